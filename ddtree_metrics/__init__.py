@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE: dict[str, tuple[str, ...]] = {
+    "dialects": ("DIALECTS",),
+    "dialects.base": ("Dialect",),
+    "dialects.custom": ("load_dialect",),
     "records": ("TreeStep", "DecodeBatch", "PrefillBatch", "ServerStart", "Event", "Request", "RequestLine", "RequestStep", "TABLES"),
     "schema": ("SCHEMA_VERSION", "arrow_schema", "columns"),
     "errors": (
@@ -42,6 +45,9 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_MODULE)
 
 if TYPE_CHECKING:
+    from ddtree_metrics.dialects import DIALECTS as DIALECTS
+    from ddtree_metrics.dialects.base import Dialect as Dialect
+    from ddtree_metrics.dialects.custom import load_dialect as load_dialect
     from ddtree_metrics.errors import BenchError as BenchError
     from ddtree_metrics.errors import BrokenLine as BrokenLine
     from ddtree_metrics.errors import DDTreeError as DDTreeError

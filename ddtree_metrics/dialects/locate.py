@@ -1,0 +1,197 @@
+"""Where a message begins in a line with an unusual head, and which kinds of line it may be.
+
+A marker counts directly behind a head: the last bracket with a stamp or ranks, the beginning of the line, or what a logging library
+or a launcher puts there. What stands before a bracket is opaque, unless it quotes: a quotation mark, or a word with a colon or an
+equals sign just before the bracket, makes the rest somebody's words about a line, and no line. Behind anything else a line of pairs
+counts only if it is whole and nothing speaks for a quotation (``prefix.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ddtree_metrics.dialects.base import Line
+from ddtree_metrics.dialects.prefix import behind_bar, head_at, head_before, inside_quotes, is_quoted, last_head, launched
+from ddtree_metrics.dialects.stamps import CUT_HEAD_PATTERN, HEAD_PATTERN, NO_HEAD, Head, read_head
+
+_HEAD = re.compile(rf"\[({HEAD_PATTERN})\](?:\s+|(?=\S))", re.A)
+_CUT = re.compile(rf"({CUT_HEAD_PATTERN})\]\s+", re.A)
+_QUOTES = re.compile("[\"'`“”„‟«»‘’]")
+_QUOTING = re.compile(r"\w\s*[:=(,]\s*$")
+_LEVEL = r"\b(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b"
+_LOGGER = re.compile(
+    rf"(?:\(\w[^()\"']*pid=\d+[^()\"']*\)\s*)?(?:[\w.:,/+\[\]() |-]*?{_LEVEL}[\w.:,/+\[\]() |-]*?[:\]|-]\s*"
+    r"|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]?\d*[^\"'\w\[]*)?",
+    re.A,
+)
+_UNIT = re.compile(r"[\w@.:\\-]+\.(?:service|scope): ", re.A)
+_AFTER = re.compile(rf"{_LEVEL}\s+[\w./-]+:\d+:\s+", re.A)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A place where a message may begin: the kind (its number), the position, and the head before it.
+
+    ``whole``: what stands before it is no head, so that it counts only if nothing is wrong with it.
+    """
+
+    kind: int
+    begin: int
+    head: Head
+    marked: bool
+    extra: dict[str, str] = field(default_factory=dict)
+    whole: bool = False
+
+
+class Locator:
+    """Finds messages of the given line kinds.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+        The kinds; their numbers are their places.
+    """
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        kinds = [(n, line) for n, line in enumerate(lines)]
+        self._marked = [(n, m.lower() if line.loose else m, line.loose) for n, line in kinds for m in line.markers if not line.anywhere]
+        self._anywhere = [(n, m) for n, line in kinds for m in line.markers if line.anywhere]
+        self._loose = [n for n, line in enumerate(lines) if line.loose]
+        self._keys = {n: lines[n].known_keys for n in self._loose}
+        self._any_marker = re.compile(
+            "|".join(("(?i:" if loose else "(?:") + re.escape(m) + ")" for _, m, loose in self._marked) or r"(?!)"
+        )
+        parts = [("(?i:" if loose else "(?:") + _re2(m) + ")" for _, m, loose in self._marked]
+        parts += [_re2(m) for _, m in self._anywhere]
+        for line in lines:
+            if line.loose:
+                strong = [k for k in line.fields if (f := line.column_of(k)) and (not line.strong or f.column in line.strong)]
+                if strong:
+                    parts.append("(?:" + "|".join(_re2(k) for k in strong) + ")[\"']? ?[=:]")
+        self._likes: dict[str, list[tuple[int, str, bool]]] = {}
+        self._pairs = [(n, m, loose) for n, m, loose in self._marked if lines[n].is_pairs]
+        named = [("(?i:" if loose else "(?:") + re.escape(m) + ")" for _, m, loose in self._pairs]
+        self._pair_marker = re.compile("|".join(named) or r"(?!)")
+        spoken = named + [lines[n].known_keys.pattern for n in self._loose]
+        self.speaks = re.compile("|".join(spoken) or r"(?!)", re.A)
+        self.mentions = "|".join(("(?i:" if loose else "(?:") + _re2(m) + ")" for _, m, loose in self._pairs) or r"[^\s\S]"
+        # A quotation mark before the marker makes it a quotation, so the search can stop there.
+        self.any_of = "(?s)^[^\"'`“”„‟«»‘’]*(?:" + "|".join(parts) + ")"
+        self.shortest = min([len(m) for _, m, _ in self._marked] + [len(m) for _, m in self._anywhere] + [8])
+
+    def find(self, text: str) -> list[Found]:
+        """List the places where a message may begin, the likeliest first."""
+        made: list[Found] = []
+        unmarked: list[Found] = []
+        begins = self._begins(text)
+        if begins[0][1] is not NO_HEAD:
+            # Two lines glued together are one that is broken, as the first tier sees it.
+            first = head_at(text, launched(text))
+            if first[1] is not NO_HEAD and self._any_marker.match(text, first[0]):
+                begins = [first]
+        for begin, head in begins:
+            made += self._at(text, begin, head)
+            unmarked += [Found(n, begin, head, False) for n in self._loose]
+        for begin, head in self._logged(text, self._any_marker if not made else self._pair_marker):
+            made += self._at(text, begin, head)
+        if not made and self._anywhere:
+            quote = _QUOTES.search(text)
+            begin, head = begins[0]
+            for number, marker in self._anywhere:
+                at = text.find(marker, begin)
+                if at >= 0 and (quote is None or at < quote.start()):
+                    unmarked.append(Found(number, begin, head, True))
+        return made + unmarked
+
+    def _at(self, text: str, begin: int, head: Head) -> list[Found]:
+        made: list[Found] = []
+        there = self._any_marker.match(text, begin)
+        if there is None:
+            return made
+        for number, marker, loose in self._like(there[0]):
+            part = text[begin : begin + len(marker)]
+            if (part.lower() if loose else part) == marker:
+                made.append(Found(number, begin, head, True))
+        return made
+
+    def _like(self, marker: str) -> list[tuple[int, str, bool]]:
+        """List the markers of which one begins like the other."""
+        known = self._likes.get(marker)
+        if known is None:
+            low = marker.lower()
+            known = [m for m in self._marked if low.startswith(m[1].lower()) or m[1].lower().startswith(low)]
+            self._likes[marker] = known
+        return known
+
+    @staticmethod
+    def _begins(text: str) -> list[tuple[int, Head]]:
+        made: list[tuple[int, Head]] = []
+        quote = _QUOTES.search(text)
+        limit = quote.start() if quote else len(text)
+        heads = [m for m in _HEAD.finditer(text, 0, min(limit + 1, len(text))) if m.end() <= limit and m.end() < len(text)]
+        heads = [m for m in heads if not _QUOTING.search(text, max(0, m.start() - 80), m.start())]
+        for match in [*heads[:0:-1], *heads[:1]]:
+            head = read_head(match[1])
+            if head is not None:
+                made.append((match.end(), head))
+                after = _AFTER.match(text, match.end())
+                if after:
+                    made.append((after.end(), head))
+        for end in sorted({launched(text), behind_bar(text, limit)} - {0}, reverse=True):
+            made.append(head_at(text, end))
+        cut = _CUT.match(text)
+        if cut:
+            head = read_head(cut[1], whole=False)
+            if head is not None:
+                made.append((cut.end(), head))
+        made.append((len(text) - len(text.lstrip()), NO_HEAD))
+        unit = _UNIT.match(text)
+        if unit:
+            made.append((unit.end(), NO_HEAD))
+        return made
+
+    def buried(self, text: str) -> list[Found]:
+        """List the places where a line of pairs may stand at the end of a line behind anything that is no head.
+
+        Such a line counts only if it is whole; it must not be a quotation.
+        """
+        markers = list(self._pair_marker.finditer(text))
+        if markers:
+            marker = markers[-1]
+            if is_quoted(text, marker.start()):
+                return []
+            number = self._kind_of(marker[0])
+            # The stock lines have a fixed head; what stands behind another is no line of the server.
+            return [Found(number, marker.start(), last_head(text, marker.start()), True, whole=True)] if number in self._loose else []
+        made: list[Found] = []
+        for number in self._loose:
+            keys = [m.start() for m in self._keys[number].finditer(text)][-12:]
+            if keys and not is_quoted(text, keys[0], labelled=True):
+                made += [Found(number, at, last_head(text, at), False, whole=True) for at in keys[:-1]]
+        return made
+
+    def mention(self, text: str) -> tuple[int, int] | None:
+        """Return the kind of a line of pairs whose marker a line holds, and where; ``None`` if it holds none."""
+        marker = self._pair_marker.search(text)
+        return (self._kind_of(marker[0]), marker.start()) if marker else None
+
+    def is_quotation(self, text: str, number: int, at: int) -> bool:
+        """Whether the only marker of a line, a quotation mark somewhere before it, stands inside quotation marks."""
+        return inside_quotes(text, at) and self._pair_marker.search(text, at + 1) is None
+
+    def _kind_of(self, marker: str) -> int:
+        return next(n for n, m, loose in self._pairs if m == (marker.lower() if loose else marker))
+
+    @staticmethod
+    def _logged(text: str, markers: re.Pattern[str]) -> list[tuple[int, Head]]:
+        marker = markers.search(text)
+        if marker and 0 < marker.start() < 400 and _LOGGER.fullmatch(text, 0, marker.start()):
+            return [(marker.start(), head_before(text, marker.start()))]
+        return []
+
+
+def _re2(text: str) -> str:
+    """Quote a text for RE2, which knows fewer escapes than ``re.escape`` writes."""
+    return "".join(c if c.isalnum() or c in " _-" or ord(c) > 127 else "\\" + c for c in text)
