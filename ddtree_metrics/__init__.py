@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE: dict[str, tuple[str, ...]] = {
+    "coverage": ("Coverage",),
+    "conventions": ("Conventions",),
     "dialects": ("DIALECTS",),
     "dialects.base": ("Dialect",),
     "dialects.custom": ("load_dialect",),
@@ -45,6 +47,8 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_MODULE)
 
 if TYPE_CHECKING:
+    from ddtree_metrics.conventions import Conventions as Conventions
+    from ddtree_metrics.coverage import Coverage as Coverage
     from ddtree_metrics.dialects import DIALECTS as DIALECTS
     from ddtree_metrics.dialects.base import Dialect as Dialect
     from ddtree_metrics.dialects.custom import load_dialect as load_dialect

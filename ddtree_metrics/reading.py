@@ -1,0 +1,294 @@
+"""Lines in, tables out: a source, the dialects and the streams put together, with the account of what was met.
+
+A ``Reading`` is passed over once. It yields the tables of one batch of lines at a time, so that an export of any length needs
+little memory; ``coverage`` and ``conventions`` are complete when it is through.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ddtree_metrics.conventions import Conventions
+from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
+from ddtree_metrics.dialects import DIALECTS, get
+from ddtree_metrics.dialects.engine import Parser
+from ddtree_metrics.errors import DDTreeError, DDTreeWarning
+from ddtree_metrics.records import TABLES, ServerStart
+from ddtree_metrics.schema import arrow_schema, columns
+from ddtree_metrics.sources import AFTER_LEFT_OUT, Window
+from ddtree_metrics.streams import Streams
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+    from ddtree_metrics.dialects.base import Dialect
+    from ddtree_metrics.sources import Source
+
+Tables = dict[str, pa.RecordBatch]
+
+_NO_LINES = np.empty(0, dtype=np.int64)
+
+LINE_TABLES = ("steps", "decode", "prefill", "servers", "events", "request_lines")
+"""The tables that lines become; ``requests`` and ``request_steps`` are made from them later."""
+
+
+class Readable(Protocol):
+    """What can be collected or exported: tables batch by batch, and an account that is complete at their end."""
+
+    @property
+    def coverage(self) -> Coverage:
+        """What was met."""
+
+    @property
+    def conventions(self) -> Conventions:
+        """What the numbers count."""
+
+    @property
+    def on_error(self) -> str:
+        """What a broken line does."""
+
+    def __iter__(self) -> Iterator[Tables]: ...
+
+
+class Reading:
+    """One pass over the lines of a source.
+
+    Parameters
+    ----------
+    source : Source
+        Where the lines come from.
+    dialects : sequence of (str or Dialect), optional
+        Who may have written them; all that are known if not given.
+    tz : ZoneInfo, optional
+        The zone of times that do not say theirs.
+    on_error : {"warn", "raise", "skip"}
+        What a broken line does: it is counted and a warning says how many at the end, it raises, or it is only counted.
+    window : Window, optional
+        Rows outside of it are left out; a row without a time is kept.
+    commit_includes_bonus, nodes_include_root : bool, optional
+        What the numbers count, where the user knows it; inferred from the data if not given.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        dialects: Sequence[str | Dialect] | None = None,
+        tz: ZoneInfo | None = None,
+        on_error: str = "warn",
+        window: Window | None = None,
+        commit_includes_bonus: bool | None = None,
+        nodes_include_root: bool | None = None,
+    ) -> None:
+        if on_error not in ("warn", "raise", "skip"):
+            raise DDTreeError(f"on_error is 'warn', 'raise' or 'skip', not {on_error!r}")
+        chosen = list(DIALECTS) if dialects is None else [get(d) for d in dialects]
+        # journald's own notices are in every journal, whoever wrote the other lines
+        chosen += [d for d in (get("journald"),) if d.name not in {c.name for c in chosen}]
+        self.source = source
+        self.on_error = on_error
+        self.window = window or Window()
+        self.coverage = Coverage(source=source.name)
+        self.conventions = Conventions()
+        for dialect in chosen:
+            self.conventions.say(
+                bonus=dialect.counts.commit_includes_bonus, root=dialect.counts.nodes_include_root, by=f"dialect {dialect.name}"
+            )
+        self.conventions.say(bonus=commit_includes_bonus, root=nodes_include_root, by="user")
+        self._parser = Parser(chosen, tz=tz, on_error=on_error)
+        self._streams = Streams()
+        self._servers: list[dict[str, Any]] = []
+        self._local_times = 0
+        self._no_times = 0
+
+    def __iter__(self) -> Iterator[Tables]:
+        """Yield the tables of each batch of lines; only tables that have rows are there."""
+        for lines in self.source.batches():
+            lines, holes = self._holes(lines)
+            parsed = self._parser.feed(lines)
+            tables, line, left_out = self._within(dict(parsed.tables), dict(parsed.line))
+            tables = self._streams.feed(tables, line, np.concatenate([holes, *left_out]))
+            servers = tables.pop("servers", None)
+            if servers is not None:
+                self._servers += servers.to_pylist()
+            self._account(tables)
+            if tables:
+                yield tables
+        if self._servers:
+            made = _merge_starts(self._servers)
+            self._account({"servers": made})
+            yield {"servers": made}
+        self._finish()
+
+    def _holes(self, lines: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Return the numbers of the lines before which the source left some out, and the batch without that flag."""
+        flags = lines.column("time_flag")
+        if flags.null_count == len(flags):
+            return lines, _NO_LINES
+        marked = np.asarray(pc.fill_null(pc.equal(flags, AFTER_LEFT_OUT), False))
+        if not marked.any():
+            return lines, _NO_LINES
+        at = lines.schema.get_field_index("time_flag")
+        self.coverage.add_note(
+            "the wall clock jumped inside the window: lines that stand in it were logged at times outside of it and were left out; "
+            "widen --since and --until to have them"
+        )
+        cleared = pc.if_else(pa.array(marked), pa.scalar(None, pa.string()), flags)
+        return lines.set_column(at, lines.schema.field(at), cleared), np.flatnonzero(marked) + self._parser.lines
+
+    def _within(self, tables: Tables, line: dict[str, Any]) -> tuple[Tables, dict[str, Any], list[npt.NDArray[np.int64]]]:
+        """Leave out rows whose own stamp lies outside of the window; the source has tested the times that it knew."""
+        if self.window.since_us is None and self.window.until_us is None:
+            return tables, line, []
+        left_out = []
+        for name, batch in list(tables.items()):
+            time = batch.column("time").cast(pa.int64())
+            values, valid = np.asarray(time.fill_null(0)), np.asarray(time.is_valid())
+            local = np.asarray(pc.fill_null(pc.ends_with(batch.column("time_from"), "-local"), False))
+            if (local & valid).any():
+                self.coverage.add_note(
+                    "times of an unknown zone were compared with the window as if they were this machine's local time; "
+                    "give the zone with --tz"
+                )
+            self._no_times += int((~valid).sum())
+            keep = np.ones(batch.num_rows, dtype=bool)
+            if self.window.since_us is not None:
+                keep &= ~valid | (values >= np.where(local, _local_us(self.window.since_us), self.window.since_us))
+            if self.window.until_us is not None:
+                keep &= ~valid | (values < np.where(local, _local_us(self.window.until_us), self.window.until_us))
+            if keep.all():
+                continue
+            self.coverage.outside_window += int((~keep).sum())
+            left_out.append(line[name][~keep])
+            if not keep.any():
+                del tables[name], line[name]
+                continue
+            tables[name] = batch.filter(pa.array(keep))
+            line[name] = line[name][keep]
+        return tables, line, left_out
+
+    def _account(self, tables: Tables) -> None:
+        for name, batch in tables.items():
+            times = pc.min_max(batch.column("time").cast(pa.int64()))
+            self.coverage.saw(name, batch.num_rows, times["min"].as_py(), times["max"].as_py())
+            if name != "events":
+                kinds = batch.column("time_from").value_counts()
+                self._local_times += sum(kind["counts"] for kind in kinds.to_pylist() if (kind["values"] or "").endswith("-local"))
+                flags = batch.column("time_flag")
+                if flags.null_count < len(flags):
+                    for kind in flags.drop_null().value_counts().to_pylist():
+                        known = self.coverage.doubtful_times
+                        known[kind["values"]] = known.get(kind["values"], 0) + kind["counts"]
+        if "steps" in tables:
+            self.conventions.feed(tables["steps"])
+        if "events" in tables:
+            events = tables["events"]
+            lost = events.filter(pc.equal(events.column("kind"), "suppressed"))
+            self.coverage.suppressed_notices += lost.num_rows
+            self.coverage.suppressed_lines += pc.sum(lost.column("count")).as_py() or 0
+        self._take_source()
+
+    def _take_source(self) -> None:
+        """Bring the account up to what the source and the streams have met so far."""
+        stats, counts, account = self.source.stats, self._streams.counts, self.coverage
+        account.lines = stats.lines
+        account.units = dict(stats.units)
+        account.message_null, account.message_missing = stats.message_null, stats.message_missing
+        account.blob_data, account.bad_bytes = stats.blob_data, stats.bad_bytes
+        account.pieces_joined, account.pieces_unfinished = stats.pieces_joined, stats.pieces_unfinished
+        account.damaged = list(stats.damaged)
+        account.duplicate_ranks, account.clock_steps = counts.duplicate_ranks, list(counts.clock_steps)
+        account.gaps, account.bursts = counts.gaps, counts.bursts
+        account.slow_tier = dict(self._parser.misses)
+        quoted = self._parser.quoted
+        account.quoted_lines = quoted.total
+        account.quoted_examples = [example for kept in quoted.examples.values() for example in kept][:EXAMPLES]
+        account.broken = [
+            BrokenKind(*key, count=count, examples=list(self._parser.broken.examples[key]))
+            for key, count in self._parser.broken.counts.items()
+        ]
+        for note in stats.notes:
+            account.add_note(note)
+
+    def _finish(self) -> None:
+        self._take_source()
+        account, counts = self.coverage, self._streams.counts
+        if account.message_null:
+            account.add_note(
+                f"{account.message_null} entries have a null MESSAGE: journalctl -o json leaves out values above 4096 bytes "
+                "unless it is run with --all; run it so, or let this tool read the journal itself"
+            )
+        if account.blob_data:
+            account.add_note(f"{account.blob_data} messages read [NB blob data]: run journalctl with --all to keep them")
+        if account.suppressed_lines:
+            account.add_note(
+                f"at least {account.suppressed_lines} lines missing: journald's rate limit dropped them, so counts are lower bounds; "
+                "raise LogRateLimitIntervalSec / LogRateLimitBurst of the unit, or RateLimitBurst in journald.conf"
+            )
+        if account.bursts:
+            account.add_note(
+                f"{account.bursts} steps were logged in bursts with one time, which says nothing of their step times: "
+                "the server's output is block-buffered, or the log was busy; run the server with PYTHONUNBUFFERED=1"
+            )
+        if self._no_times:
+            account.add_note(f"{self._no_times} rows have no time, so the window could not be applied to them: they were kept")
+        if counts.adopted_ranks:
+            account.add_note(f"{counts.adopted_ranks} steps of which the lowest rank's line was lost were taken from another rank's copy")
+        if self._local_times:
+            account.add_note(
+                f"{self._local_times} rows have times of an unknown zone (time_from ends in -local): local time is written as if it were "
+                "UTC; give the zone with --tz"
+            )
+        if self.conventions.mixed and self.conventions.said_bonus is None:
+            account.add_note("commit lengths: " + self.conventions.sentence())
+        if self.on_error == "warn":
+            self._warn()
+
+    def _warn(self) -> None:
+        account = self.coverage
+        if account.broken_lines:
+            kinds = ", ".join(f"{k.count} {k.table} {k.reason}" for k in account.broken)
+            at = next((e[0] for k in account.broken for e in k.examples), "")
+            warnings.warn(
+                f"{account.broken_lines} broken lines were counted and left out ({kinds}), the first at {at}; see coverage.broken",
+                DDTreeWarning,
+                stacklevel=3,
+            )
+        if self.conventions.mixed and self.conventions.bonus is None:
+            warnings.warn(f"commit lengths: {self.conventions.sentence()}", DDTreeWarning, stacklevel=3)
+
+
+def _local_us(us: int) -> int:
+    """Return this machine's wall-clock time at an instant, written as if it were UTC."""
+    offset = datetime.fromtimestamp(us / 1e6).astimezone().utcoffset()
+    return us + (round(offset.total_seconds() * 1e6) if offset is not None else 0)
+
+
+def _merge_starts(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Fold the lines that a server prints while it starts into one row a start.
+
+    A row without ``args`` carries on the start before it of the same host, boot and unit; alone, it is a start whose first line
+    is not in the log.
+    """
+    starts: list[dict[str, Any]] = []
+    open_: dict[tuple[Any, ...], dict[str, Any]] = {}
+    own = [c.name for c in columns(ServerStart) if c.name in ServerStart.__annotations__ and c.name != "args"]
+    for row in rows:
+        key = (row["host"], row["boot_id"], row["unit"])
+        start = open_.get(key)
+        if row["args"] is not None or start is None:
+            start = open_[key] = dict(row)
+            starts.append(start)
+            continue
+        for name in own:
+            if row[name] is not None and (start[name] is None or name in ("budget", "block_size", "draft_window", "max_total_tokens")):
+                start[name] = row[name]
+    return pa.RecordBatch.from_pylist(starts, schema=arrow_schema(TABLES["servers"]))
