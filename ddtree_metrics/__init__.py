@@ -22,6 +22,35 @@ _WHERE: dict[str, tuple[str, ...]] = {
     "dialects.custom": ("load_dialect",),
     "records": ("TreeStep", "DecodeBatch", "PrefillBatch", "ServerStart", "Event", "Request", "RequestLine", "RequestStep", "TABLES"),
     "schema": ("SCHEMA_VERSION", "arrow_schema", "columns"),
+    "metrics": (
+        "acceptance",
+        "accept_rate",
+        "accept_rates",
+        "attribute_slowdown",
+        "by_budget",
+        "by_context",
+        "check_sweep",
+        "commit_convention",
+        "confounded",
+        "compare_step_times",
+        "context_histogram",
+        "decode_step_times",
+        "find_window_knee",
+        "fit_step_time",
+        "gaps",
+        "implied_tokens",
+        "merge_histograms",
+        "neutral_columns",
+        "nodes_convention",
+        "reconcile_counters",
+        "run_rate",
+        "step_time_bounds",
+        "step_times",
+        "steps_from_decode",
+        "summarise_histogram",
+        "two_point_rate",
+        "weighted_mean_over_ranks",
+    ),
     "errors": (
         "DDTreeError",
         "SourceError",
@@ -69,6 +98,33 @@ if TYPE_CHECKING:
     from ddtree_metrics.errors import TimeError as TimeError
     from ddtree_metrics.errors import UnknownDialect as UnknownDialect
     from ddtree_metrics.errors import UsageError as UsageError
+    from ddtree_metrics.metrics import accept_rate as accept_rate
+    from ddtree_metrics.metrics import accept_rates as accept_rates
+    from ddtree_metrics.metrics import acceptance as acceptance
+    from ddtree_metrics.metrics import attribute_slowdown as attribute_slowdown
+    from ddtree_metrics.metrics import by_budget as by_budget
+    from ddtree_metrics.metrics import by_context as by_context
+    from ddtree_metrics.metrics import check_sweep as check_sweep
+    from ddtree_metrics.metrics import commit_convention as commit_convention
+    from ddtree_metrics.metrics import compare_step_times as compare_step_times
+    from ddtree_metrics.metrics import confounded as confounded
+    from ddtree_metrics.metrics import context_histogram as context_histogram
+    from ddtree_metrics.metrics import decode_step_times as decode_step_times
+    from ddtree_metrics.metrics import find_window_knee as find_window_knee
+    from ddtree_metrics.metrics import fit_step_time as fit_step_time
+    from ddtree_metrics.metrics import gaps as gaps
+    from ddtree_metrics.metrics import implied_tokens as implied_tokens
+    from ddtree_metrics.metrics import merge_histograms as merge_histograms
+    from ddtree_metrics.metrics import neutral_columns as neutral_columns
+    from ddtree_metrics.metrics import nodes_convention as nodes_convention
+    from ddtree_metrics.metrics import reconcile_counters as reconcile_counters
+    from ddtree_metrics.metrics import run_rate as run_rate
+    from ddtree_metrics.metrics import step_time_bounds as step_time_bounds
+    from ddtree_metrics.metrics import step_times as step_times
+    from ddtree_metrics.metrics import steps_from_decode as steps_from_decode
+    from ddtree_metrics.metrics import summarise_histogram as summarise_histogram
+    from ddtree_metrics.metrics import two_point_rate as two_point_rate
+    from ddtree_metrics.metrics import weighted_mean_over_ranks as weighted_mean_over_ranks
     from ddtree_metrics.records import TABLES as TABLES
     from ddtree_metrics.records import DecodeBatch as DecodeBatch
     from ddtree_metrics.records import Event as Event
