@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE: dict[str, tuple[str, ...]] = {
+    "requests": ("complement_requests", "read_requests", "requests_from_log"),
+    "join": ("join_batches", "join_requests"),
     "coverage": ("Coverage",),
     "conventions": ("Conventions",),
     "dialects": ("DIALECTS",),
@@ -98,6 +100,8 @@ if TYPE_CHECKING:
     from ddtree_metrics.errors import TimeError as TimeError
     from ddtree_metrics.errors import UnknownDialect as UnknownDialect
     from ddtree_metrics.errors import UsageError as UsageError
+    from ddtree_metrics.join import join_batches as join_batches
+    from ddtree_metrics.join import join_requests as join_requests
     from ddtree_metrics.metrics import accept_rate as accept_rate
     from ddtree_metrics.metrics import accept_rates as accept_rates
     from ddtree_metrics.metrics import acceptance as acceptance
@@ -134,6 +138,9 @@ if TYPE_CHECKING:
     from ddtree_metrics.records import RequestStep as RequestStep
     from ddtree_metrics.records import ServerStart as ServerStart
     from ddtree_metrics.records import TreeStep as TreeStep
+    from ddtree_metrics.requests import complement_requests as complement_requests
+    from ddtree_metrics.requests import read_requests as read_requests
+    from ddtree_metrics.requests import requests_from_log as requests_from_log
     from ddtree_metrics.schema import SCHEMA_VERSION as SCHEMA_VERSION
     from ddtree_metrics.schema import arrow_schema as arrow_schema
     from ddtree_metrics.schema import columns as columns

@@ -1,0 +1,57 @@
+"""Steps whose lines name their requests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddtree_metrics.join.batch import Tolerance
+from ddtree_metrics.join.clock import Offset
+from ddtree_metrics.join.match import Result
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Steps
+from ddtree_metrics.join.verify import Pieces, lay_out
+
+
+def match_ids(s: Steps, a: Asked, names: list[str | None]) -> tuple[Result, Bools]:
+    """Match by the ids in the lines; requests that share an id are told apart by their times.
+
+    Returns
+    -------
+    Result
+        As the other ways give it.
+    by_id : ndarray of bool, shape (slots,)
+        Which slots a line names.
+    """
+    known: dict[str, list[int]] = {}
+    for r, name in enumerate(names):
+        if name is not None:
+            known.setdefault(name, []).append(r)
+    request, begin, slot = [], [], []
+    by_id = np.zeros(s.slots, bool)
+    for k, ids in enumerate(s.ids or ()):
+        if ids is None or len(ids) != s.place[k + 1] - s.place[k]:
+            continue
+        for j, name in enumerate(ids):
+            by_id[s.place[k] + j] = True
+            some = known.get(name, ())
+            if not some:
+                continue
+            t = int(s.time[k])
+            r = some[0]
+            if len(some) > 1:
+                r = min(some, key=lambda x: _away(a, x, t))
+            request.append(r)
+            begin.append(k)
+            slot.append(j)
+    at = np.array(begin, np.int64)
+    zero = np.zeros(len(at), np.int64)
+    pieces = Pieces(np.array(request, np.int64), at, at + 1, np.array(slot, np.int64), zero, zero, {})
+    flags: dict[int, set[str]] = {}
+    tol = Tolerance(10**12, 10**12, 0, 0)
+    matched = lay_out(s, a, pieces, flags, tol)
+    return Result(matched, Offset(how="not needed"), flags), by_id
+
+
+def _away(a: Asked, r: int, t: int) -> int:
+    """How far a time lies outside a request's own."""
+    end = int(a.finished[r]) if a.finished[r] != UNKNOWN else int(a.entry[r])
+    return max(int(a.entry[r]) - t, t - end, 0)
