@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE: dict[str, tuple[str, ...]] = {
+    "iterating": ("iter_journal", "iter_text"),
+    "log": ("Log", "read_journal", "read_text", "read_parquet"),
     "requests": ("complement_requests", "read_requests", "requests_from_log"),
     "join": ("join_batches", "join_requests"),
     "coverage": ("Coverage",),
@@ -100,8 +102,14 @@ if TYPE_CHECKING:
     from ddtree_metrics.errors import TimeError as TimeError
     from ddtree_metrics.errors import UnknownDialect as UnknownDialect
     from ddtree_metrics.errors import UsageError as UsageError
+    from ddtree_metrics.iterating import iter_journal as iter_journal
+    from ddtree_metrics.iterating import iter_text as iter_text
     from ddtree_metrics.join import join_batches as join_batches
     from ddtree_metrics.join import join_requests as join_requests
+    from ddtree_metrics.log import Log as Log
+    from ddtree_metrics.log import read_journal as read_journal
+    from ddtree_metrics.log import read_parquet as read_parquet
+    from ddtree_metrics.log import read_text as read_text
     from ddtree_metrics.metrics import accept_rate as accept_rate
     from ddtree_metrics.metrics import accept_rates as accept_rates
     from ddtree_metrics.metrics import acceptance as acceptance

@@ -1,0 +1,121 @@
+"""The command line: it translates options into keywords of library functions, and errors into messages and exit codes.
+
+This file is read on every start, for ``--help`` too: nothing heavy is imported here, and commands import when they run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import warnings
+from typing import Any
+
+import click
+
+from ddtree_metrics import __version__
+from ddtree_metrics.errors import DDTreeError, DDTreeWarning
+
+# The order in which ``--help`` lists them: the way a user goes.
+COMMANDS = {
+    "export": "steps (or another table, or all) to Parquet, CSV, JSON lines, Arrow",
+    "inspect": "what is in there: units, kinds of line, broken ones, gaps, clocks, conventions",
+    "schema": "columns, types, units, meanings",
+    "completion": "the script that completes commands and options in a shell",
+}
+
+EXAMPLES = """
+\b
+Examples:
+  ddtree-logs export --since 1h -u sglang-kimi.service
+  ddtree-logs export run.log.gz -o run.parquet
+  ddtree-logs diagnose -u sglang-kimi.service --since yesterday --requests requests.jsonl
+  journalctl -o export -u sglang-kimi -S -1h | ddtree-logs summary -
+
+\b
+Exit codes: 0 done, also where no metric line was found; 1 another error; 2 usage; 3 no such unit, journal or file;
+4 it may not be read; 5 this machine cannot read it; 6 part was damaged, what was good was exported.
+"""
+
+OWN_PROCESS = "own process"
+"""``ctx.obj`` where a command has the process to itself."""
+
+
+class Commands(click.Group):
+    """The group: it loads a command when it is called, and holds the one ``except`` of the program."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as the program; whoever runs commands inside of another program calls ``main.main``."""
+        return super().__call__(*args, **{"obj": OWN_PROCESS, **kwargs})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands without importing them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import one command."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"ddtree_metrics.cli.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from their one-line descriptions, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command when one is mistyped."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(COMMANDS)}"))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a library error becomes its sentence on stderr and its exit code."""
+        with contextlib.suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGTERM, _end)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", DDTreeWarning)
+            warnings.showwarning = _say_warning
+            try:
+                return super().invoke(ctx)
+            except DDTreeError as error:
+                click.echo(f"ddtree-logs: {error}", err=True)
+                ctx.exit(error.exit_code)
+            except BrokenPipeError:
+                # The reader of stdout has gone, `head` for one. Python would complain once more when it flushes at exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                ctx.exit(141)  # as the shell says of a program that SIGPIPE ended
+            except KeyboardInterrupt:
+                click.echo("ddtree-logs: interrupted; nothing half-written was left", err=True)
+                ctx.exit(130)
+
+
+def _end(number: int, frame: Any) -> None:
+    """End on SIGTERM as on Ctrl-C, so that nothing half-written stays behind."""
+    raise SystemExit(128 + number)
+
+
+def _say_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
+) -> None:
+    if issubclass(category, DDTreeWarning):
+        click.echo(f"ddtree-logs: warning: {message}", err=True)
+
+
+@click.command(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="ddtree-logs")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Find out why speculative decoding was slow, from the log lines that are already there.
+
+    Reads SGLang's step and batch lines from the systemd journal or from files, and derives step time and tokens per step.
+    """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False

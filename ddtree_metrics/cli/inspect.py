@@ -1,0 +1,152 @@
+"""``ddtree-logs inspect``: what is in there."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+
+if TYPE_CHECKING:
+    from ddtree_metrics.log import Log
+
+INSPECT_VERSION = 1
+"""1: the first form."""
+
+EXAMPLES = """
+\b
+Examples:
+  ddtree-logs inspect --since 1h
+  ddtree-logs inspect run.log.gz --json
+  ddtree-logs inspect -u sglang-kimi --since today --requests requests.jsonl
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@input_options
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def inspect(source: Input, as_json: bool) -> None:
+    """Say what is in the lines: units, kinds of line, broken ones, gaps, clocks, and what the numbers count."""
+    log = source.log()
+    found = describe(log, joined=bool(source.requests) or log.coverage.parsed.get("request_lines", 0) > 0)
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(lines_of(found)))
+    say_notes(log.coverage, notes=as_json)
+    fail_if_damaged(log.coverage)
+
+
+def describe(log: Log, *, joined: bool) -> dict[str, Any]:
+    """Return what ``inspect`` says, as plain data."""
+    made: dict[str, Any] = {
+        "schema_version": INSPECT_VERSION,
+        "coverage": log.coverage.to_dict(),
+        "counts": log.counts.to_dict(),
+        "streams": _streams(log),
+        "servers": _servers(log),
+        "events": {str(k): int(n) for k, n in log.events["kind"].value_counts().items()} if len(log.events) else {},
+    }
+    if joined and (log.coverage.parsed.get("steps") or log.coverage.parsed.get("decode")):
+        made["join"] = log.request_steps.attrs.get("join", {})
+    return made
+
+
+def _streams(log: Log) -> list[dict[str, Any]]:
+    steps = log.steps
+    if not len(steps):
+        return []
+    grouped = steps.groupby("stream", sort=False)
+    return [
+        {
+            "stream": str(name),
+            "steps": len(part),
+            "timed": int(part["step_us"].notna().sum()),
+            "not_timed": {str(k): int(n) for k, n in part["step_why"].value_counts().items()},
+        }
+        for name, part in grouped
+    ]
+
+
+def _servers(log: Log) -> list[dict[str, Any]]:
+    from ddtree_metrics.records import LoggedLine, ServerStart
+    from ddtree_metrics.schema import columns
+
+    shared = {c.name for c in columns(LoggedLine)}
+    names = [c.name for c in columns(ServerStart) if c.name not in shared and c.name != "args"]
+    rows = log.table("servers").to_pylist()
+    return [{"time": row["time"].isoformat() if row["time"] else None, **{n: row[n] for n in names if row[n] is not None}} for row in rows]
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """Lay it out for a terminal of 80 columns."""
+    c = found["coverage"]
+    out = [f"source      {c['source']}", f"lines       {c['lines']:,}"]
+    if c["first"]:
+        out.append(f"time        {c['first']} to {c['last']}")
+    for i, (unit, n) in enumerate(sorted(c["units"].items(), key=lambda item: -item[1])[:10]):
+        out.append(f"{'units' if not i else '':<12}{unit}: {n:,}")
+    parsed = ", ".join(f"{n:,} {name}" for name, n in c["parsed"].items() if n) or "nothing"
+    out += _wrapped("parsed", parsed)
+    out += _wrapped("broken", f"{c['broken_lines']:,}")
+    for kind in c["broken"]:
+        out += _wrapped("", f"{kind['count']:,} {kind['table']} ({kind['dialect']}): {kind['reason']}")
+        for example in kind["examples"][:2]:
+            out += _wrapped("", f"  {example['where']}: {example['text'][:100]!r}")
+    for name, label in (
+        ("message_null", "null messages"),
+        ("message_missing", "entries without a message"),
+        ("blob_data", "messages replaced by [NB blob data]"),
+        ("pieces_joined", "pieces of cut lines, joined"),
+        ("pieces_unfinished", "cut lines whose end never came, not read"),
+        ("bad_bytes", "lines with bytes that are no UTF-8, replaced"),
+        ("quoted_lines", "lines that only speak of a marker, taken for nothing"),
+        ("outside_window", "rows outside of the window"),
+        ("duplicate_ranks", "duplicate rank lines, hidden"),
+        ("suppressed_lines", "lines suppressed by journald: counts are lower bounds"),
+        ("gaps", "gaps without a reason in the log"),
+        ("bursts", "steps logged in bursts"),
+    ):
+        if c[name]:
+            out += _wrapped("", f"{c[name]:,} {label}")
+    for flag, n in c["doubtful_times"].items():
+        out += _wrapped("", f"{n:,} rows whose time is doubtful: {flag}")
+    if c["clock_steps_s"]:
+        jumps = ", ".join(f"{s:+.1f} s" for s in c["clock_steps_s"][:8])
+        out += _wrapped("clock", f"{len(c['clock_steps_s'])} jumps of the wall clock: {jumps}")
+    out += _wrapped("commit", found["counts"]["sentence"])
+    root = {1: "nodes count the root", 0: "nodes do not count the root", None: "whether nodes count the root cannot be told"}
+    if found["counts"]["nodes_minus_budget"]:
+        out += _wrapped("nodes", root[found["counts"]["root_in_nodes"]])
+    for stream in found["streams"]:
+        why = ", ".join(f"{n} {k}" for k, n in stream["not_timed"].items())
+        out += _wrapped(
+            "stream", f"{stream['stream']}: {stream['steps']:,} steps, {stream['timed']:,} timed" + (f" (not: {why})" if why else "")
+        )
+    for server in found["servers"]:
+        settings = ", ".join(f"{k} {v}" for k, v in server.items() if k != "time")
+        out += _wrapped("start", f"{server['time'] or 'time unknown'}: {settings}")
+    if found["events"]:
+        out += _wrapped("events", ", ".join(f"{n} {k}" for k, n in found["events"].items()))
+    if found.get("join"):
+        out += _wrapped("join", "; ".join(_join_lines(found["join"])))
+    for text in c["damaged"]:
+        out += _wrapped("damaged", text)
+    for text in c["notes"]:
+        out += _wrapped("note", text)
+    return out
+
+
+def _join_lines(join: dict[str, Any]) -> list[str]:
+    if join.get("sentence"):
+        return [str(join["sentence"])]
+    return [f"{key} {value}" for key, value in join.items() if not isinstance(value, dict | list)]
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, 80, initial_indent=f"{label:<12}", subsequent_indent=" " * 12, break_long_words=True, break_on_hyphens=False
+    ) or [label]

@@ -1,0 +1,39 @@
+"""``ddtree-logs schema``: columns, types, units, meanings."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import click
+
+from ddtree_metrics.records import TABLES
+
+
+@click.command(epilog="\b\nExamples:\n  ddtree-logs schema\n  ddtree-logs schema steps --json")
+@click.argument("table", type=click.Choice(list(TABLES)), required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def schema(table: str | None, as_json: bool) -> None:
+    """Print the columns of TABLE, or of all tables: type, unit and meaning."""
+    from ddtree_metrics.schema import SCHEMA_VERSION, columns
+
+    chosen = [table] if table else list(TABLES)
+    if as_json:
+        made = {
+            "schema_version": SCHEMA_VERSION,
+            "tables": {
+                name: [{"name": c.name, "type": c.type_name(), "unit": c.unit, "meaning": c.meaning} for c in columns(TABLES[name])]
+                for name in chosen
+            },
+        }
+        click.echo(json.dumps(made, indent=2))
+        return
+    for i, name in enumerate(chosen):
+        if i:
+            click.echo()
+        about = (TABLES[name].__doc__ or "").split("\n")[0]
+        click.echo(f"{name}: {about}")
+        for c in columns(TABLES[name]):
+            unit = f" [{c.unit}]" if c.unit else ""
+            click.echo(f"  {c.name}: {c.type_name()}{unit}")
+            click.echo(textwrap.fill(c.meaning, 78, initial_indent="      ", subsequent_indent="      "))

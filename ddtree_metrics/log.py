@@ -1,0 +1,455 @@
+"""The front door: ``read_journal``, ``read_text`` and ``read_parquet`` give a ``Log``.
+
+A ``Log`` holds the tables of one read, the account of what was met, and what the numbers count.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ddtree_metrics import tables as _tables
+from ddtree_metrics.conventions import Conventions
+from ddtree_metrics.coverage import Coverage
+from ddtree_metrics.datasets import read_tables
+from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged
+from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text, start_reading, zone_of
+from ddtree_metrics.reading import LINE_TABLES, Readable
+from ddtree_metrics.records import TABLES
+from ddtree_metrics.schema import METADATA_PREFIX
+from ddtree_metrics.times import parse_window
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+    import pandas as pd
+
+    from ddtree_metrics.join import Whole
+    from ddtree_metrics.records import (
+        DecodeBatch,
+        Event,
+        PrefillBatch,
+        Request,
+        RequestLine,
+        RequestStep,
+        ServerStart,
+        TreeStep,
+    )
+
+
+class Log:
+    """The tables of one read.
+
+    Parameters
+    ----------
+    tables : dict of str to pyarrow.Table
+        The tables by name; those that are missing are empty.
+    coverage : Coverage
+        What the read met.
+    counts : Conventions
+        What the numbers count, inferred from the steps.
+    """
+
+    def __init__(self, tables: dict[str, pa.Table], coverage: Coverage | None = None, counts: Conventions | None = None) -> None:
+        self._tables = tables
+        self._frames: dict[str, pd.DataFrame] = {}
+        self.stored = frozenset(tables)
+        self.coverage = coverage or Coverage()
+        self.counts = counts or Conventions()
+        self.clock_offset_s: float | None = None
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table with all its rows, copies from other ranks included.
+
+        Parameters
+        ----------
+        name : str
+            One of ``steps, decode, prefill, servers, events, requests, request_lines, request_steps``.
+
+        Raises
+        ------
+        SchemaError
+            If there is no such table.
+        """
+        if name not in TABLES:
+            raise SchemaError(f"no table {name!r}; there are {', '.join(TABLES)}")
+        if name not in self._tables:
+            if name in ("requests", "request_steps"):
+                return _tables.from_pandas(self.requests if name == "requests" else self.request_steps, TABLES[name])
+            self._tables[name] = _tables.empty(TABLES[name])
+        return self._tables[name]
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Return a table as a DataFrame, without the copies that other ranks logged."""
+        if name not in self._frames:
+            self._frames[name] = _tables.to_pandas(self._rows(name))
+        return self._frames[name]
+
+    def _rows(self, name: str) -> pa.Table:
+        table = self.table(name)
+        why = {"steps": "step_why", "decode": "line_why"}.get(name)
+        if why is None or not table.num_rows:
+            return table
+        copies = pc.fill_null(pc.equal(table[why], "duplicate_rank"), False)
+        return table.filter(pc.invert(copies)) if pc.any(copies).as_py() else table
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a step, copies from other ranks left out (``coverage.duplicate_ranks`` says how many)."""
+        return self.frame("steps")
+
+    @property
+    def decode(self) -> pd.DataFrame:
+        """One row a ``Decode batch`` line."""
+        return self.frame("decode")
+
+    @property
+    def prefill(self) -> pd.DataFrame:
+        """One row a ``Prefill batch`` line."""
+        return self.frame("prefill")
+
+    @property
+    def servers(self) -> pd.DataFrame:
+        """One row a server start."""
+        return self.frame("servers")
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """Whatever breaks a run of steps."""
+        return self.frame("events")
+
+    @property
+    def request_lines(self) -> pd.DataFrame:
+        """One row a line that speaks of a request."""
+        return self.frame("request_lines")
+
+    @functools.cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request: what was given to ``with_requests``, else what the log's own lines say."""
+        if "requests" in self._tables:
+            return _tables.to_pandas(self._tables["requests"])
+        from ddtree_metrics.requests import requests_from_log
+
+        return requests_from_log(self.request_lines)
+
+    @functools.cached_property
+    def request_steps(self) -> pd.DataFrame:
+        """One row a request a step, with the context length; see ``join_requests``."""
+        if "request_steps" in self._tables:
+            return _tables.to_pandas(self._tables["request_steps"])
+        return self._joined.rows()
+
+    @functools.cached_property
+    def decode_steps(self) -> pd.DataFrame:
+        """The table of steps that the ``Decode batch`` lines give; see ``metrics.steps_from_decode``, also for its ``attrs``."""
+        from ddtree_metrics.metrics import steps_from_decode
+
+        return steps_from_decode(self.decode)
+
+    @functools.cached_property
+    def decode_request_steps(self) -> pd.DataFrame:
+        """One row a request a step, where the steps are ``decode_steps`` and a line is one step."""
+        return self._decode_joined.rows()
+
+    @functools.cached_property
+    def _joined(self) -> Whole:
+        return self._whole(self._rows("steps"))
+
+    @functools.cached_property
+    def _decode_joined(self) -> Whole:
+        made = self.decode_steps
+        told = [name for name in made.columns if made[name].notna().any()]  # a column that is missing is null, and costs nothing
+        steps = _tables.from_pandas(made[told], TABLES["steps"], extra="drop")
+        return self._whole(steps)
+
+    def _whole(self, steps: pa.Table) -> Whole:
+        from ddtree_metrics.join import Whole
+
+        own = self.clock_offset_s
+        return Whole(steps, self.requests, self.prefill, decode=self.decode, events=self.events, clock_offset_s=own)
+
+    @functools.cached_property
+    def lean_request_steps(self) -> pd.DataFrame:
+        """``request_steps`` in a quarter of the memory: enough for all metrics; see ``ddtree_metrics.join.lean``."""
+        if "request_steps" in self._tables:
+            from ddtree_metrics.join import lean_rows
+
+            return lean_rows(self._tables["request_steps"])
+        return self._joined.lean()
+
+    @functools.cached_property
+    def lean_decode_request_steps(self) -> pd.DataFrame:
+        """``decode_request_steps`` in a quarter of the memory."""
+        return self._decode_joined.lean()
+
+    def with_requests(
+        self,
+        requests: pd.DataFrame | PathLike | Sequence[PathLike],
+        *,
+        tz: str | ZoneInfo | None = None,
+        clock_offset_s: float | None = None,
+    ) -> Log:
+        """Return the same log with these requests instead of what its own lines say.
+
+        Parameters
+        ----------
+        requests : DataFrame, path, or sequence of paths
+            What ``read_requests`` takes or gives.
+        tz : str or ZoneInfo, optional
+            The zone of times without one.
+        clock_offset_s : float, optional
+            By how many seconds the requests' clock is ahead of the log's, if that is known; ``request_steps`` estimates it otherwise.
+
+        Returns
+        -------
+        Log
+            If files are given and hold no request, those of the log's own lines stay.
+
+        Warns
+        -----
+        DDTreeWarning
+            What ``read_requests`` warns of; if files hold no request; if requests of the server's file without times got those of the
+            log's own lines with the same ids.
+        """
+        import pandas as pd
+
+        from ddtree_metrics.requests import complement, read_requests, requests_from_log
+
+        own = self.requests if "requests" not in self._tables else None
+        if not isinstance(requests, pd.DataFrame):
+            requests = read_requests(requests, tz=zone_of(tz))
+            if not len(requests) and own is not None and len(own):
+                warnings.warn(
+                    f"the files of requests hold none: the {len(own)} requests of the log's own lines stay", DDTreeWarning, stacklevel=2
+                )
+                requests = own
+        if requests is not own and "source" in requests and (requests["source"] == "request_file").any():
+            requests, filled = complement.times_from(requests, requests_from_log(self.request_lines) if own is None else own)
+            if filled:
+                warnings.warn(
+                    f"{filled} requests of the file have no times: those of the log's own lines with the same ids are taken",
+                    DDTreeWarning,
+                    stacklevel=2,
+                )
+        kept = {k: v for k, v in self._tables.items() if k not in ("requests", "request_steps")}
+        made = Log({**kept, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts)
+        made.requests = requests
+        made.clock_offset_s = clock_offset_s
+        return made
+
+    @overload
+    def records(self, name: Literal["steps"] = "steps") -> Iterator[TreeStep]: ...
+    @overload
+    def records(self, name: Literal["decode"]) -> Iterator[DecodeBatch]: ...
+    @overload
+    def records(self, name: Literal["prefill"]) -> Iterator[PrefillBatch]: ...
+    @overload
+    def records(self, name: Literal["servers"]) -> Iterator[ServerStart]: ...
+    @overload
+    def records(self, name: Literal["events"]) -> Iterator[Event]: ...
+    @overload
+    def records(self, name: Literal["requests"]) -> Iterator[Request]: ...
+    @overload
+    def records(self, name: Literal["request_lines"]) -> Iterator[RequestLine]: ...
+    @overload
+    def records(self, name: Literal["request_steps"]) -> Iterator[RequestStep]: ...
+    @overload
+    def records(self, name: str) -> Iterator[Any]: ...
+    def records(self, name: str = "steps") -> Iterator[Any]:
+        """Yield the rows of a table as typed records, one at a time.
+
+        Parameters
+        ----------
+        name : str
+            The table; its record class is ``ddtree_metrics.records.TABLES[name]``.
+        """
+        yield from _tables.to_records(self.table(name), TABLES[name])
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a file of this log says of itself: coverage and conventions, each as JSON."""
+        return {"coverage": self.coverage.to_json(), "counts": self.counts.to_json()}
+
+    def __repr__(self) -> str:
+        return f"Log({self.coverage})"
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------------
+
+
+def read_journal(
+    unit: Names = None,
+    since: str | None = None,
+    until: str | None = None,
+    *,
+    boot: str | int | None = None,
+    directory: PathLike | None = None,
+    files: PathLike | Sequence[PathLike] | None = None,
+    namespace: str | None = None,
+    user_unit: Names = None,
+    identifier: Names = None,
+    container: Names = None,
+    dialect: Any = None,
+    tz: str | ZoneInfo | None = None,
+    on_error: str = "warn",
+    commit_includes_bonus: bool | None = None,
+    nodes_include_root: bool | None = None,
+    now_us: int | None = None,
+) -> Log:
+    """Read the systemd journal.
+
+    Parameters
+    ----------
+    unit, user_unit, identifier, container : str or sequence of str, optional
+        Whose lines; what any of them selects is taken, and everything if none is given. journald's notices that lines of the
+        unit were suppressed are read as well.
+    since, until : str, optional
+        The window, ``since <= t < until``: ``1h``, ``yesterday``, ``2026-05-05 12:00``, ``@1767225600``; a bare span means ago.
+    boot : str or int, optional
+        Only this boot: an id, ``0`` for the newest, ``-1`` for the one before.
+    directory, files, namespace : optional
+        Another journal than the machine's own.
+    dialect : str, Dialect or sequence of them, optional
+        Who wrote the lines; all known dialects if not given.
+    tz : str or ZoneInfo, optional
+        The zone in which ``since`` and ``until`` are meant, and of times that do not say theirs; the machine's if not given.
+    on_error : {"warn", "raise", "skip"}
+        What a broken line does.
+    commit_includes_bonus, nodes_include_root : bool, optional
+        What the numbers count, where you know it; ``Log.counts`` infers it from the data if not given.
+    now_us : int, optional
+        What is taken as now, in microseconds since 1970; for tests.
+
+    Returns
+    -------
+    Log
+
+    Raises
+    ------
+    SourceError
+        ``SourceNotFound``, ``SourceDenied``, ``SourceUnsupported`` or ``SourceDamaged``, if nothing could be read.
+    TimeError
+        If the window cannot be read, or is empty.
+    """
+    zone = zone_of(tz)
+    source, window = open_any_journal(unit, since, until, boot, directory, files, namespace, user_unit, identifier, container, zone, now_us)
+    return collect(start_reading(source, window, dialect, zone, on_error, commit_includes_bonus, nodes_include_root))
+
+
+def read_text(
+    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    unit: Names = None,
+    user_unit: Names = None,
+    identifier: Names = None,
+    container: Names = None,
+    dialect: Any = None,
+    tz: str | ZoneInfo | None = None,
+    on_error: str = "warn",
+    commit_includes_bonus: bool | None = None,
+    nodes_include_root: bool | None = None,
+    now_us: int | None = None,
+) -> Log:
+    """Read files: server logs plain or compressed, ``journalctl`` output in any format, ``.journal`` files.
+
+    Parameters
+    ----------
+    paths : str, Path, binary file, or sequence of them
+        What to read; the first bytes decide how. Globs are expanded, rotated sets are put in order.
+    since, until, unit, user_unit, identifier, container, dialect, tz, on_error, commit_includes_bonus, nodes_include_root, now_us
+        As in ``read_journal``; a selection applies where the text says who wrote a line.
+
+    Returns
+    -------
+    Log
+    """
+    zone = zone_of(tz)
+    source, window = open_text(paths, since, until, unit, user_unit, identifier, container, zone, now_us)
+    return collect(start_reading(source, window, dialect, zone, on_error, commit_includes_bonus, nodes_include_root))
+
+
+def read_parquet(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    tz: str | ZoneInfo | None = None,
+    now_us: int | None = None,
+) -> Log:
+    """Read back what an export wrote: files, a folder of tables, or a partitioned dataset.
+
+    Parameters
+    ----------
+    paths : str, Path, or sequence of them
+        Files of one or several tables; rows are put together in the order given.
+    since, until, tz, now_us
+        As in ``read_journal``: rows outside of the window are left out.
+
+    Returns
+    -------
+    Log
+
+    Raises
+    ------
+    SchemaError
+        If a file is not one of this library's, or of a newer schema.
+    """
+    low, high = parse_window(since, until, now_us=now_us, tz=zone_of(tz))
+    some = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
+    made = read_tables(some)
+    coverages, counts = [], Conventions()
+    seen = set()
+    for table in made.values():
+        for kind, text in _notes_of(table):
+            if (kind, text) in seen:
+                continue
+            seen.add((kind, text))
+            if kind == "coverage":
+                coverages.append(Coverage.from_dict(json.loads(text)))
+            else:
+                counts.merge(Conventions.from_dict(json.loads(text)))
+    made = {name: _within(table, low, high) for name, table in made.items()}
+    return Log(made, Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, some))), counts)
+
+
+def _within(table: pa.Table, low: int | None, high: int | None) -> pa.Table:
+    """Keep the rows of a window; rows without a time stay."""
+    name = next((n for n in ("time", "finished") if n in table.column_names), None)
+    if name is None or (low is None and high is None):
+        return table
+    time = table[name].cast(pa.int64())
+    keep = pc.is_null(time)
+    inside = pc.greater_equal(time, low if low is not None else -(1 << 62))
+    inside = pc.and_(inside, pc.less(time, high if high is not None else 1 << 62))
+    return table.filter(pc.or_(keep, pc.fill_null(inside, False)))
+
+
+def collect(reading: Readable) -> Log:
+    """Read a ``Reading`` to its end, and keep it all."""
+    parts: dict[str, list[pa.RecordBatch]] = {}
+    for tables in reading:
+        for name, batch in tables.items():
+            parts.setdefault(name, []).append(batch)
+    made = {name: _tables.concat(parts.get(name, []), TABLES[name]) for name in LINE_TABLES}
+    if reading.coverage.damaged and reading.on_error != "skip":
+        damaged = reading.coverage.damaged
+        if reading.on_error == "raise":
+            raise SourceDamaged("; ".join(damaged))
+        warnings.warn(f"part could not be read: {'; '.join(damaged)}", DDTreeWarning, stacklevel=3)
+    return Log(made, reading.coverage, reading.conventions)
+
+
+def _notes_of(table: pa.Table) -> Iterator[tuple[str, str]]:
+    for key, value in (table.schema.metadata or {}).items():
+        name = key.decode()
+        for kind in ("coverage", "counts"):
+            if name == f"{METADATA_PREFIX}{kind}" or name.startswith(f"{METADATA_PREFIX}{kind}."):
+                yield kind, value.decode()
