@@ -55,6 +55,7 @@ _WHERE: dict[str, tuple[str, ...]] = {
         "two_point_rate",
         "weighted_mean_over_ranks",
     ),
+    "diagnosis": ("diagnose",),
     "errors": (
         "DDTreeError",
         "SourceError",
@@ -82,6 +83,7 @@ __all__ = sorted(_MODULE)
 if TYPE_CHECKING:
     from ddtree_metrics.conventions import Conventions as Conventions
     from ddtree_metrics.coverage import Coverage as Coverage
+    from ddtree_metrics.diagnosis import diagnose as diagnose
     from ddtree_metrics.dialects import DIALECTS as DIALECTS
     from ddtree_metrics.dialects.base import Dialect as Dialect
     from ddtree_metrics.dialects.custom import load_dialect as load_dialect

@@ -22,6 +22,8 @@ from ddtree_metrics.errors import DDTreeError, DDTreeWarning
 COMMANDS = {
     "export": "steps (or another table, or all) to Parquet, CSV, JSON lines, Arrow",
     "inspect": "what is in there: units, kinds of line, broken ones, gaps, clocks, conventions",
+    "summary": "the numbers, in the terminal",
+    "diagnose": "why it was slow",
     "schema": "columns, types, units, meanings",
     "completion": "the script that completes commands and options in a shell",
 }

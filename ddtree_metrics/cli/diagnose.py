@@ -1,0 +1,52 @@
+"""``ddtree-logs diagnose``: why it was slow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import click
+
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+
+EXAMPLES = """
+\b
+Examples:
+  ddtree-logs diagnose --since today -u sglang-kimi.service --requests requests.jsonl
+  ddtree-logs diagnose run.log --before run:1 --after run:2           two server starts
+  ddtree-logs diagnose run.log --before 13:00..13:30 --after 14:00..14:30
+  ddtree-logs diagnose run.log --before context:0-1023 --after context:4096-8191
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@input_options
+@click.option("--before", metavar="GROUP", help="Compare these steps: FROM..TO, run:N, boot:ID, context:LOW-HIGH, requests:ID,ID.")
+@click.option("--after", metavar="GROUP", help="... with these; with only one of the two, the other is all the rest.")
+@click.option("--window", type=click.IntRange(1), metavar="TOKENS", help="The drafter's attention window, where no start line says it.")
+@click.option("--level", type=click.FloatRange(0.5, 0.999), default=0.9, show_default=True, help="Level of the intervals.")
+@click.option(
+    "--min-change", type=click.FloatRange(0.001, 0.9), metavar="SHARE", help="The smallest change of speed that counts, as a share."
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def diagnose(
+    source: Input, before: str | None, after: str | None, window: int | None, level: float, min_change: float | None, as_json: bool
+) -> None:
+    """Say why requests were slow: step time, acceptance or both, and with what it goes.
+
+    Without --before and --after, steps at long context are compared with steps at short context, and server starts with each other.
+    """
+    from ddtree_metrics.diagnosis import diagnose as find
+    from ddtree_metrics.diagnosis import format_diagnosis
+    from ddtree_metrics.opening import zone_of
+
+    log = source.log()
+    more: dict[str, Any] = {} if min_change is None else {"min_change": min_change}
+    found = find(log, before, after, window=window, level=level, tz=zone_of(source.tz), **more)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        click.echo(format_diagnosis(found, width=min(shutil.get_terminal_size((80, 24)).columns, 100)))
+    say_notes(log.coverage)
+    fail_if_damaged(log.coverage)

@@ -1,0 +1,35 @@
+"""``ddtree-logs summary``: the numbers, in the terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import click
+
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+
+EXAMPLES = """
+\b
+Examples:
+  ddtree-logs summary --since 1h -u sglang-kimi.service
+  ddtree-logs summary run.log.gz --requests requests.jsonl
+  ddtree-logs summary steps.parquet --json
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@input_options
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def summary(source: Input, as_json: bool) -> None:
+    """Print rows, time span, step time, tokens per step and speed: for each server start and by context."""
+    from ddtree_metrics.summary import format_summary, summarise
+
+    log = source.log()
+    made = summarise(log)
+    if as_json:
+        click.echo(json.dumps(made.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        click.echo(format_summary(made, width=min(shutil.get_terminal_size((80, 24)).columns, 80)))
+    say_notes(log.coverage)
+    fail_if_damaged(log.coverage)

@@ -1,0 +1,420 @@
+"""The numbers of a log on one screen: rows, time span, step time, tokens per step and speed, for each server start and by context."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ddtree_metrics import metrics
+from ddtree_metrics.metrics import columns
+
+SUMMARY_VERSION = 1
+"""1: the first form."""
+
+MAX_RUNS = 12
+"""So many server starts are listed; of more, the last ones."""
+
+MIXED = "steps with several requests share one mean (Decode batch lines): by-context values mix them"
+"""Said where tokens per step of a request are those of its batch."""
+
+_OWN = ("warmup", "health_check")
+_TABLES = ("steps", "decode", "prefill", "servers", "events", "requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a summary: the whole log, one server start, or one bin of context.
+
+    Attributes
+    ----------
+    name : str
+        ``all``, ``run 2`` or ``1024-2047``.
+    steps, timed_steps, request_steps, requests : int
+        What the numbers rest on: steps, those whose time is known, request-steps (a step of a batch of four counts four times), requests.
+    step_time_mean_ms, step_time_p50_ms, step_time_p95_ms : float or None
+        Step time: over steps for the whole log and for server starts, over request-steps in a bin of context.
+    tokens_per_step_micro, tokens_per_step_macro : float or None
+        Tokens per step and request: all tokens by all request-steps, and the mean of the requests' own means.
+    tok_per_s : float or None
+        Speed of one request while it is decoded: tokens per step (micro) over the mean step time that its request-steps saw.
+    """
+
+    name: str
+    steps: int = 0
+    timed_steps: int = 0
+    request_steps: int = 0
+    requests: int = 0
+    step_time_mean_ms: float | None = None
+    step_time_p50_ms: float | None = None
+    step_time_p95_ms: float | None = None
+    tokens_per_step_micro: float | None = None
+    tokens_per_step_macro: float | None = None
+    tok_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The numbers of a log.
+
+    Attributes
+    ----------
+    rows : dict of str to int
+        Rows of each table.
+    first, last : str or None
+        Time of the first and the last step or line, in UTC.
+    span_s : float or None
+        Seconds between them.
+    basis : str
+        What kind of lines the numbers rest on.
+    total : Line
+        The whole log.
+    runs, by_context : tuple of Line
+        Each server start, and each bin of context.
+    excluded : dict of str to int
+        What was left out, by reason.
+    notes : tuple of str
+        What a reader should know.
+    """
+
+    rows: dict[str, int]
+    first: str | None
+    last: str | None
+    span_s: float | None
+    basis: str
+    total: Line
+    runs: tuple[Line, ...]
+    by_context: tuple[Line, ...]
+    excluded: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for JSON, with ``schema_version``."""
+        return {"schema_version": SUMMARY_VERSION, **asdict(self)}
+
+
+def summarise(log: Any) -> Summary:
+    """Sum up a log.
+
+    DDTree lines are taken where there are any; else stock ``Decode batch`` lines: one a step where they are logged every step, else
+    one a window of steps.
+
+    Parameters
+    ----------
+    log : Log
+        What was read.
+
+    Returns
+    -------
+    Summary
+        Requests of the server itself (warm-up, health check) are left out and counted; what is not known is None.
+    """
+    frames = {name: _frame(log, name) for name in _TABLES}
+    rows, basis, notes = _rows(log, frames)
+    excluded: dict[str, int] = {}
+    own = _servers_own(rows, frames["requests"])
+    if own.any():
+        excluded["request-steps of the server itself (warm-up or health check)"] = int(own.sum())
+        rows = rows[~own]
+    rows = _slim(rows)
+    untimed = np.isnan(rows["step_time_ms"].to_numpy()) & _firsts(rows["where"].to_numpy())
+    for reason, n in pd.Series(rows["why"].to_numpy()[untimed]).fillna("not known").value_counts().items():
+        excluded[f"no step time: {reason}"] = int(n)
+    missing = int(rows["tokens"].isna().sum())
+    if missing:
+        excluded["tokens not known"] = missing
+    first, last = _span([rows, *frames.values()])
+    suppressed = getattr(getattr(log, "coverage", None), "suppressed_lines", 0) or 0
+    if suppressed:
+        notes.append(f"at least {suppressed} lines missing (suppressed): counts are lower bounds")
+    hidden = getattr(getattr(log, "coverage", None), "duplicate_ranks", 0) or 0
+    if hidden:
+        notes.append(f"{hidden} duplicate rank lines hidden")
+    vague = [name for name in ("coarse_clock", "burst") if any(reason.endswith(name) for reason in excluded)]
+    if vague:
+        notes += _bounds(frames["steps"], frames["events"], frames["prefill"], burst="coarse_clock" not in vague)
+    mixed = int((rows["batch_size"] > 1).sum()) if basis.startswith("Decode") else 0
+    if mixed:
+        notes.append(MIXED)
+    total = _line("all", rows)
+    if not total.request_steps and not len(frames["steps"]) and not len(frames["decode"]):
+        notes.append("no step line and no Decode batch line: there is nothing to measure")
+    return Summary(
+        rows={name: len(frame) for name, frame in frames.items()},
+        first=_iso(first),
+        last=_iso(last),
+        span_s=(last - first) / 1e6 if first is not None and last is not None else None,
+        basis=basis,
+        total=total,
+        runs=tuple(_runs(rows, frames["servers"], notes)),
+        by_context=tuple(_contexts(rows)),
+        excluded=excluded,
+        notes=tuple(notes),
+    )
+
+
+def _frame(log: Any, name: str) -> pd.DataFrame:
+    frame = getattr(log, "lean_request_steps", None) if name == "request_steps" else None
+    frame = getattr(log, name, None) if frame is None else frame
+    return frame if isinstance(frame, pd.DataFrame) else pd.DataFrame()
+
+
+def _rows(log: Any, frames: dict[str, pd.DataFrame]) -> tuple[pd.DataFrame, str, list[str]]:
+    """Return one row a request a step, what they rest on, and notes."""
+    steps, decode = frames["steps"], frames["decode"]
+    joined = _frame(log, "request_steps") if len(steps) or not len(decode) else pd.DataFrame()
+    if len(joined):
+        return joined.reset_index(drop=True), "step lines", []
+    if len(steps):
+        made = metrics.neutral_columns(steps)
+        made = made.assign(tokens=columns.numeric(made, "tokens_per_step")).reset_index(drop=True)
+        return made, "step lines, no requests known", ["no request is known: tokens per step are means over the batch"]
+    if not len(decode):
+        return pd.DataFrame(), "no step line and no Decode batch line", []
+    kept: pd.DataFrame | None = getattr(log, "decode_steps", None)  # a Log keeps them, and joins them once
+    made = metrics.steps_from_decode(decode) if kept is None else kept
+    if made.attrs.get("log_interval") == 1:
+        rows = getattr(log, "lean_decode_request_steps", None)
+        if rows is None:
+            from ddtree_metrics.join import join_requests
+
+            rows = join_requests(made, frames["requests"], frames["prefill"], decode=decode, events=frames["events"])
+        return rows.reset_index(drop=True), "Decode batch lines, one a step", []
+    prefill, events = (frames[name] if len(frames[name]) else None for name in ("prefill", "events"))
+    timed = metrics.decode_step_times(decode, prefill=prefill, events=events).reset_index(drop=True)
+    running = columns.numeric(timed, "running")
+    running = np.where(running >= 1, running, np.nan)
+    context = columns.numeric(timed, "tokens") / running
+    unsure = np.isin(columns.text(timed, "step_time_why").astype(str), ["requests_changed", "retraction"])
+    accepted = columns.numeric(timed, "accept_len")
+    timed = timed.assign(
+        context_len=np.where((context > 0) & ~unsure, context, np.nan), tokens=np.where(accepted > 0, accepted, np.nan), batch_size=running
+    )
+    interval = timed.attrs.get("log_interval")
+    basis = f"Decode batch lines, one for {interval} steps" if interval else "Decode batch lines of unknown interval"
+    note = "each line is a window of steps: p95 is that of window means, context is #token / #running-req"
+    return timed.drop(columns=["request_id"], errors="ignore"), basis, [note]
+
+
+def _servers_own(rows: pd.DataFrame, requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    if not len(rows) or "request_id" not in rows or "kind" not in requests or "request_id" not in requests:
+        return np.zeros(len(rows), dtype=bool)
+    kind = columns.text(requests, "kind").astype(str)
+    ids = set(columns.text(requests, "request_id")[np.isin(kind, _OWN)]) - {None}
+    return np.asarray(pd.Series(columns.text(rows, "request_id"), dtype=object).isin(list(ids)))
+
+
+def _slim(rows: pd.DataFrame) -> pd.DataFrame:
+    """Keep what the numbers are made of, as plain columns; ``where`` numbers the steps, ``request_id`` the requests (-1: not known)."""
+    why = "step_time_why" if "step_time_why" in rows else "step_why"
+    reasons, names = pd.factorize(rows[why]) if why in rows else (np.full(len(rows), -1), np.empty(0))
+    ids = pd.factorize(rows["request_id"], use_na_sentinel=True)[0] if "request_id" in rows else np.full(len(rows), -1)
+    return pd.DataFrame(
+        {
+            "time_us": columns.time_us(rows),
+            "step_time_ms": columns.step_ms(rows),
+            "tokens": columns.finite(columns.numeric(rows, "tokens")),
+            "context_len": columns.finite(columns.numeric(rows, "context_len")),
+            "batch_size": columns.finite(columns.numeric(rows, "batch_size")),
+            "request_id": np.asarray(ids, dtype=np.int64),
+            "where": columns.step_codes(rows),
+            "why": [names[i] if i >= 0 else None for i in reasons.tolist()] if len(names) else None,
+        }
+    )
+
+
+def _bounds(steps: pd.DataFrame, events: pd.DataFrame, prefill: pd.DataFrame, *, burst: bool) -> list[str]:
+    """Say what a clock too coarse for single steps, or lines written together, tell of their mean, a stretch without a break at a time."""
+    if not len(steps):
+        return []
+    found = metrics.step_time_bounds(steps, events, prefill=prefill)
+    known = found[found["mean_ms"].notna() & found["low_ms"].notna()] if len(found) else found
+    n = float(known["steps"].sum()) if len(known) else 0.0
+    if not n:
+        return []
+    mean, low, high = (float((known[name] * known["steps"]).sum()) / n for name in ("mean_ms", "low_ms", "high_ms"))
+    stretches = columns.plural(len(known), "stretch")
+    if burst:
+        return [
+            f"lines were written together, which says nothing of single steps; from flush to flush, over {n:.0f} steps in "
+            f"{stretches} without a break, the mean is {mean:.4g} ms (between {low:.4g} and {high:.4g} ms), "
+            "idle time shorter than a flush included"
+        ]
+    return [
+        f"the clock of the lines is too coarse for single steps; over {n:.0f} intervals in {stretches} without a break "
+        f"the mean step time is {mean:.4g} ms, and between {low:.4g} and {high:.4g} ms for certain"
+    ]
+
+
+def _firsts(codes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    return ~np.asarray(pd.Series(codes).duplicated(), dtype=bool)
+
+
+def _line(name: str, rows: pd.DataFrame) -> Line:
+    """Sum up some rows, a step counted once for step time."""
+    if not len(rows):
+        return Line(name)
+    ms, tokens = rows["step_time_ms"].to_numpy(), rows["tokens"].to_numpy()
+    once = _firsts(rows["where"].to_numpy())
+    timed, counted = np.isfinite(ms), np.isfinite(tokens)
+    own = ms[timed & once]
+    ids = rows["request_id"].to_numpy()
+    n = np.bincount(ids[counted & (ids >= 0)])
+    sums = np.bincount(ids[counted & (ids >= 0)], tokens[counted & (ids >= 0)])
+    micro = float(tokens[counted].mean()) if counted.any() else None
+    macro = float((sums[n > 0] / n[n > 0]).mean()) if n.any() else None
+    return Line(
+        name,
+        steps=int(once.sum()),
+        timed_steps=len(own),
+        request_steps=int(counted.sum()),
+        requests=len(np.unique(ids[ids >= 0])),
+        step_time_mean_ms=float(own.mean()) if len(own) else None,
+        step_time_p50_ms=float(np.quantile(own, 0.5)) if len(own) else None,
+        step_time_p95_ms=float(np.quantile(own, 0.95)) if len(own) else None,
+        tokens_per_step_micro=micro,
+        tokens_per_step_macro=macro,
+        tok_per_s=1000 * micro / float(ms[timed].mean()) if micro is not None and timed.any() else None,
+    )
+
+
+def _runs(rows: pd.DataFrame, servers: pd.DataFrame, notes: list[str]) -> list[Line]:
+    """One line a server start, by the times of the start lines; nothing where the log has none."""
+    if not len(servers) or not len(rows):
+        return []
+    starts = np.sort(columns.time_us(servers))
+    starts = starts[np.isfinite(starts)]
+    at = rows["time_us"].to_numpy()
+    if not len(starts) or not np.isfinite(at).any():
+        return []
+    number = np.where(np.isfinite(at), np.searchsorted(starts, at, side="right"), -1)
+    made = [_line(f"run {k}" if k else "before run 1", rows[number == k]) for k in range(len(starts) + 1)]
+    made = [line for line in made if line.steps]
+    empty = len(starts) - sum(line.name.startswith("run") for line in made)
+    if empty:
+        notes.append(f"{empty} of {len(starts)} server starts have no step")
+    if len(made) > MAX_RUNS:
+        notes.append(f"{len(made) - MAX_RUNS} earlier server starts are not listed")
+    return made[-MAX_RUNS:]
+
+
+def _contexts(rows: pd.DataFrame) -> list[Line]:
+    if not columns.has(rows, "context_len"):
+        return []
+    ids = rows["request_id"].where(rows["request_id"] >= 0)
+    made = metrics.by_context(rows.assign(request_id=ids), resamples=2)
+
+    def number(x: Any) -> float | None:
+        return float(x) if x is not None and math.isfinite(x) else None
+
+    return [
+        Line(
+            str(r["bin"]),
+            steps=int(r["steps"]),
+            timed_steps=int(r["timed_steps"]),
+            request_steps=int(r["rows"]),
+            requests=int(r["requests"]),
+            step_time_mean_ms=number(r["step_time_mean_ms"]),
+            step_time_p50_ms=number(r["step_time_p50_ms"]),
+            step_time_p95_ms=number(r["step_time_p95_ms"]),
+            tokens_per_step_micro=number(r["tokens_per_step_pooled"]),
+            tokens_per_step_macro=number(r["tokens_per_step_per_request"]),
+            tok_per_s=number(r["tok_per_s"]),
+        )
+        for r in made.to_dict("records")
+    ]
+
+
+def _span(frames: list[pd.DataFrame]) -> tuple[int | None, int | None]:
+    times = [columns.time_us(frame) for frame in frames if len(frame) and ("time" in frame or "time_us" in frame)]
+    known = np.concatenate([t[np.isfinite(t)] for t in times]) if times else np.empty(0)
+    return (int(known.min()), int(known.max())) if len(known) else (None, None)
+
+
+def _iso(us: int | None) -> str | None:
+    from ddtree_metrics.times import format_us
+
+    return None if us is None else format_us(us)
+
+
+# -- the table -----------------------------------------------------------------------------------------------------------------
+
+_HEAD = ("", "requests", "n", "p50 ms", "p95 ms", "tok/step", "(macro)", "tok/s")
+_WIDTHS = (8, 9, 7, 7, 8, 7, 7)
+_FIRST_TO_GO = (1, 6)  # in a narrow terminal
+
+
+def format_summary(summary: Summary, width: int = 80) -> str:
+    """Write a summary as a table for a terminal.
+
+    Parameters
+    ----------
+    summary : Summary
+        What ``summarise`` gave.
+    width : int
+        Columns; at least 60; below about 72 the number of requests and the macro mean are left out. ``n`` is the number of steps whose
+        time is known.
+
+    Returns
+    -------
+    str
+        Lines of at most ``width`` characters, without a newline at the end.
+    """
+    from ddtree_metrics.times import format_span
+
+    width = max(width, 60)
+    counts = ", ".join(f"{n:,} {name}" for name, n in summary.rows.items() if n) or "no rows"
+    out = _wrap(f"{counts} ({summary.basis})" if summary.total.steps else counts, width)
+    if summary.first and summary.last and summary.span_s is not None:
+        out += _wrap(f"{summary.first[:19]}Z to {summary.last[:19]}Z ({format_span(int(summary.span_s * 1e6))})", width)
+    if summary.total.steps:
+        lines = (summary.total, *summary.runs, *summary.by_context)
+        name = max(len(line.name) for line in lines)
+        shown = [i for i in range(1, len(_HEAD)) if name + sum(_WIDTHS) + len(_WIDTHS) <= width or i not in _FIRST_TO_GO]
+        name = min(name, width - sum(_WIDTHS[i - 1] + 1 for i in shown))
+        out += ["", _row(_HEAD, name, shown), _row(_cells(summary.total), name, shown)]
+        if summary.runs:
+            out += ["", "by server start", *(_row(_cells(line), name, shown) for line in summary.runs)]
+        if summary.by_context:
+            out += ["", "by context length (tokens)", *(_row(_cells(line), name, shown) for line in summary.by_context)]
+        legend = "n: timed steps; tok/step: tokens per step and request, pooled, (macro): mean over requests; tok/s: of one request"
+        out += ["", *_wrap(legend, width)]
+    for note in summary.notes:
+        out += _wrap(note, width)
+    if summary.excluded:
+        out += _wrap("left out: " + ", ".join(f"{n:,} {reason}" for reason, n in summary.excluded.items()), width)
+    return "\n".join(out)
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    return (
+        line.name,
+        f"{line.requests:,}",
+        f"{line.timed_steps:,}",
+        _number(line.step_time_p50_ms),
+        _number(line.step_time_p95_ms),
+        _number(line.tokens_per_step_micro, 2),
+        _number(line.tokens_per_step_macro, 2),
+        _number(line.tok_per_s),
+    )
+
+
+def _row(cells: tuple[str, ...], name: int, shown: list[int]) -> str:
+    return f"{cells[0][:name]:<{name}}" + "".join(f" {cells[i]:>{_WIDTHS[i - 1]}}" for i in shown)
+
+
+def _number(x: float | None, digits: int | None = None) -> str:
+    if x is None or not math.isfinite(x):
+        return "-"
+    if digits is not None and abs(x) < 10_000:
+        return f"{x:.{digits}f}"
+    return f"{x:.3g}" if abs(x) >= 1e6 else f"{x:.0f}" if abs(x) >= 1000 else f"{x:.1f}"
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

@@ -1,0 +1,113 @@
+"""Numbers, shares and long values in the text of a diagnosis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange, Interval
+from ddtree_metrics.diagnosis.text import format_diagnosis
+from ddtree_metrics.diagnosis.words import cut_words, factor, number
+from ddtree_metrics.metrics.shares import counteracting
+
+UNKNOWN = Interval(unit="share")
+
+
+def told(comparison: Comparison, step: Interval = UNKNOWN, acceptance: Interval = UNKNOWN) -> Diagnosis:
+    used = dict.fromkeys(("request_steps", "timed_steps", "requests", "server_starts"), 1)
+    return Diagnosis("Slow.", "step_time", step, acceptance, (comparison,), (), {}, (), (), {}, used, "step lines", 0.9)
+
+
+def compared() -> Comparison:
+    # 89.2 -> 146 ms and 2.93 -> 3.30 tokens: ln 1.637 = 0.493 and -ln 1.126 = -0.119, of 0.374: 131.8 % and -31.8 %
+    return Comparison(
+        "context", "context up to 290", "context from 1274", "step_time", "", 89.2, 146.0, 2.93, 3.30, 32.8, 22.6,
+        step_time_ratio=Interval(1.64, 1.34, 2.00), tokens_ratio=Interval(1.13, 0.98, 1.30), speed_ratio=Interval(0.69, 0.53, 0.88),
+        share_step_time=Interval(1.318, 0.958, 2.469, "share"), share_acceptance=Interval(-0.318, -1.469, 0.042, "share"),
+    )  # fmt: skip
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (2.13e-15, "0"), (-2.13e-15, "0"), (0.0, "0"), (4e-6, "0"), (-0.00542, "-0.00542"), (0.0000421, "0.00004"), (0.0969, "0.0969"),
+        (1.5, "1.50"), (27.6, "27.6"), (516.2, "516"), (4113.4, "4,113"), (123456.0, "123,500"), (1234567.0, "1.23e+06"),
+        (None, "(not known)"), (float("nan"), "(not known)"),
+    ],
+)  # fmt: skip
+def test_numbers_have_no_more_digits_than_they_are_worth(x, said):
+    assert number(x) == said
+
+
+def test_a_number_that_rounds_to_zero_has_no_sign():
+    assert number(-0.001, 2) == "0.00"
+
+
+def test_an_interval_that_spans_a_factor_of_twenty_is_called_none():
+    assert factor(Interval(0.58, 0.0024, 139.42)) == "x 0.58 (no interval: too few rows)"
+    assert factor(Interval(0.58, 0.2, 3.0)) == "x 0.58 (0.20 to 3.00)"
+    assert factor(Interval(0.0042, 0.0021, 0.0084)) == "x 0.00420 (0.00210 to 0.00840)"
+
+
+def test_the_shares_are_those_of_the_comparison_and_say_what_worked_against():
+    # the verdict's own sum of effects says 100 % and 0 %; the comparison that report and picture show says more
+    text = flat(format_diagnosis(told(compared(), Interval(1.0, unit="share"), Interval(0.0, unit="share"))))
+    assert "step time 132 % (96 to 247) acceptance -32 % (-147 to 4)" in text
+    assert "by these estimates tokens per step rose and made up for part of the slow-down (the interval leaves it open)" in text
+    assert "share of the slow-down (90 % intervals)" in text
+
+
+def test_a_share_without_an_interval_says_why():
+    alone = replace(compared(), share_step_time=UNKNOWN, share_acceptance=UNKNOWN)
+    text = flat(format_diagnosis(told(alone, Interval(0.9, unit="share"), Interval(0.1, unit="share"))))
+    assert "step time 90 % acceptance 10 % no interval: the shares are those of the effects" in text
+
+
+@pytest.mark.parametrize(
+    ("share", "slower", "begins"),
+    [
+        (1.3, True, "tokens per step rose"), (-0.3, True, "steps got faster"), (1.3, False, "tokens per step fell"),
+        (-0.3, False, "steps got slower"),
+    ],
+)  # fmt: skip
+def test_the_part_that_worked_against_a_change_is_named(share, slower, begins):
+    assert str(counteracting(share, slower=slower)).startswith(begins)
+
+
+def test_an_interval_that_leaves_open_whether_a_part_worked_against_is_said():
+    assert "leaves it open" in str(counteracting(1.3, 0.9, 2.0))
+    assert "leaves it open" in str(counteracting(-0.3, -1.0, 0.1))
+    assert "leaves it open" not in str(counteracting(1.3, 1.1, 2.0))
+    assert "leaves it open" not in str(counteracting(-0.3, -1.0, -0.1))
+
+
+@pytest.mark.parametrize("share", [None, float("nan"), 0.0, 0.4, 1.0, 1.004])
+def test_no_part_is_said_to_work_against_a_change_that_both_made(share):
+    assert counteracting(share) is None
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_ratios_stay_in_a_narrow_terminal(width):
+    text = format_diagnosis(told(compared()), width)
+    assert max(map(len, text.splitlines())) <= width
+    for ratio in ("x 1.64 (1.34 to 2.00)", "x 1.13 (0.98 to 1.30)", "x 0.69 (0.53 to 0.88)"):
+        assert ratio in flat(text)
+
+
+def test_a_flag_of_3000_characters_is_cut_and_long_words_are_broken():
+    flag = FlagChange("json_model_override_args", "a" * 3000, "b" * 150, "any", "cannot tell", f"from {'c' * 5000} on")
+    text = format_diagnosis(told(replace(compared(), flags=(flag,))), 60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "(3,000 characters)" in flat(text)
+    assert "(5,000 characters)" in flat(text)
+    assert text.replace("\n", "").replace(" ", "").count("b" * 150) == 1
+    assert len(text) < 3000
+
+
+def test_short_words_are_not_cut():
+    assert cut_words("a/path of no great length") == "a/path of no great length"
