@@ -56,6 +56,20 @@ _WHERE: dict[str, tuple[str, ...]] = {
         "weighted_mean_over_ranks",
     ),
     "diagnosis": ("diagnose",),
+    "plots": (
+        "plot_attribution",
+        "plot_budget",
+        "plot_overview",
+        "plot_speed",
+        "plot_step_time",
+        "plot_step_time_distribution",
+        "plot_survival",
+        "plot_throughput",
+        "plot_tokens_per_step",
+        "render_figure",
+        "save_figure",
+    ),
+    "report": ("render_report",),
     "errors": (
         "DDTreeError",
         "SourceError",
@@ -139,6 +153,17 @@ if TYPE_CHECKING:
     from ddtree_metrics.metrics import summarise_histogram as summarise_histogram
     from ddtree_metrics.metrics import two_point_rate as two_point_rate
     from ddtree_metrics.metrics import weighted_mean_over_ranks as weighted_mean_over_ranks
+    from ddtree_metrics.plots import plot_attribution as plot_attribution
+    from ddtree_metrics.plots import plot_budget as plot_budget
+    from ddtree_metrics.plots import plot_overview as plot_overview
+    from ddtree_metrics.plots import plot_speed as plot_speed
+    from ddtree_metrics.plots import plot_step_time as plot_step_time
+    from ddtree_metrics.plots import plot_step_time_distribution as plot_step_time_distribution
+    from ddtree_metrics.plots import plot_survival as plot_survival
+    from ddtree_metrics.plots import plot_throughput as plot_throughput
+    from ddtree_metrics.plots import plot_tokens_per_step as plot_tokens_per_step
+    from ddtree_metrics.plots import render_figure as render_figure
+    from ddtree_metrics.plots import save_figure as save_figure
     from ddtree_metrics.records import TABLES as TABLES
     from ddtree_metrics.records import DecodeBatch as DecodeBatch
     from ddtree_metrics.records import Event as Event
@@ -148,6 +173,7 @@ if TYPE_CHECKING:
     from ddtree_metrics.records import RequestStep as RequestStep
     from ddtree_metrics.records import ServerStart as ServerStart
     from ddtree_metrics.records import TreeStep as TreeStep
+    from ddtree_metrics.report import render_report as render_report
     from ddtree_metrics.requests import complement_requests as complement_requests
     from ddtree_metrics.requests import read_requests as read_requests
     from ddtree_metrics.requests import requests_from_log as requests_from_log

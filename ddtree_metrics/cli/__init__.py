@@ -24,6 +24,8 @@ COMMANDS = {
     "inspect": "what is in there: units, kinds of line, broken ones, gaps, clocks, conventions",
     "summary": "the numbers, in the terminal",
     "diagnose": "why it was slow",
+    "plot": "step time and tokens per step against context: PNG, SVG, PDF",
+    "report": "all of it on one HTML page that needs no network",
     "schema": "columns, types, units, meanings",
     "completion": "the script that completes commands and options in a shell",
 }

@@ -1,0 +1,67 @@
+"""``ddtree-logs plot``: pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
+
+KINDS = ("overview", "step-time", "tokens", "speed", "survival", "distribution", "throughput", "attribution", "budget")
+AXES = {"context": "context_len", "prompt": "prompt_len", "generated": "generated_len"}
+
+EXAMPLES = """
+\b
+Examples:
+  ddtree-logs plot --since 1h -u sglang-kimi.service -o steps.png
+  ddtree-logs plot steps.parquet --kind survival -o survival.svg
+  ddtree-logs plot run.log --by generated -o generated.pdf
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@input_options
+@click.option("-o", "--output", metavar="FILE", required=True, help="Ending in .png, .svg or .pdf.")
+@click.option("--kind", type=click.Choice(KINDS), default="overview", show_default=True, help="Which picture.")
+@click.option("--by", type=click.Choice(list(AXES)), default="context", show_default=True, help="What lies on the x axis of a curve.")
+@click.option("--bench", metavar="FILE", help="Lay a measured sweep of 'ddtree-logs bench' over the curve.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def plot(source: Input, output: str, kind: str, by: str, bench: str | None, force: bool) -> None:
+    """Draw step time and tokens per step against context, or another picture."""
+    from ddtree_metrics import metrics, plots
+    from ddtree_metrics.report.facts import gather
+
+    sweep = None
+    if bench is not None:
+        from ddtree_metrics.bench import load_sweep
+
+        sweep = load_sweep(bench)
+    log = source.log()
+    facts = gather(log, sweep)
+    curve = facts.curve if by == "context" else metrics.by_context(facts.rows, by=AXES[by])
+    fit = facts.fit if by == "context" else None
+    drawn: dict[str, Any] = {
+        "overview": lambda: plots.plot_overview(curve, fit=fit, sweep=facts.sweep),
+        "step-time": lambda: plots.plot_step_time(curve, fit=fit, sweep=facts.sweep),
+        "tokens": lambda: plots.plot_tokens_per_step(curve, sweep=facts.sweep),
+        "speed": lambda: plots.plot_speed(curve, sweep=facts.sweep),
+        "survival": lambda: plots.plot_survival(facts.acceptance),
+        "distribution": lambda: plots.plot_step_time_distribution(facts.steps),
+        "throughput": lambda: plots.plot_throughput(facts.steps, events=log.events),
+        "attribution": lambda: plots.plot_attribution(_attribution(log)),
+        "budget": lambda: plots.plot_budget(metrics.by_budget(facts.rows)),
+    }
+    written = plots.save_figure(drawn[kind](), Path(output), force=force)
+    say_notes(log.coverage)
+    say(f"wrote {written}")
+    fail_if_damaged(log.coverage)
+
+
+def _attribution(log: Any) -> Any:
+    """Split the slow-down that the diagnosis rests on."""
+    from ddtree_metrics.diagnosis import diagnose
+
+    found = diagnose(log)
+    return found.comparisons[0] if found.comparisons else None

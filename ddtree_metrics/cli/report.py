@@ -1,0 +1,50 @@
+"""``ddtree-logs report``: all of it on one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
+
+EXAMPLES = """
+\b
+Examples:
+  ddtree-logs report --since today -u sglang-kimi.service --requests requests.jsonl -o report.html
+  ddtree-logs report run.log --before run:1 --after run:2 -o report.html
+  ddtree-logs report run.log --bench sweep.json -o report.html
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@input_options
+@click.option("-o", "--output", metavar="FILE", required=True, help="The page; - for stdout.")
+@click.option("--before", metavar="GROUP", help="As for diagnose.")
+@click.option("--after", metavar="GROUP", help="As for diagnose.")
+@click.option("--bench", metavar="FILE", help="Lay a measured sweep of 'ddtree-logs bench' over the curve.")
+@click.option("--title", metavar="TEXT", help="Title of the page.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def report(source: Input, output: str, before: str | None, after: str | None, bench: str | None, title: str | None, force: bool) -> None:
+    """Write one HTML page that needs no network: verdict, evidence, pictures, and what was left out."""
+    from ddtree_metrics.diagnosis import diagnose
+    from ddtree_metrics.opening import zone_of
+    from ddtree_metrics.placing import refuse_existing, write_whole
+    from ddtree_metrics.report import render_report
+
+    if output != "-":
+        refuse_existing(Path(output), force)
+    sweep = None
+    if bench is not None:
+        from ddtree_metrics.bench import load_sweep
+
+        sweep = load_sweep(bench)
+    log = source.log()
+    page = render_report(log, diagnose(log, before, after, tz=zone_of(source.tz)), bench=sweep, title=title)
+    if output == "-":
+        click.echo(page)
+    else:
+        write_whole(Path(output), page.encode(), force=force)
+        say(f"wrote {output}")
+    say_notes(log.coverage)
+    fail_if_damaged(log.coverage)

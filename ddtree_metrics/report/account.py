@@ -1,0 +1,264 @@
+"""The sections of a report that say what it rests on: coverage, what was left out, conventions, configuration, events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ddtree_metrics.diagnosis.words import cut_words
+from ddtree_metrics.metrics import columns
+from ddtree_metrics.report.facts import Facts
+from ddtree_metrics.report.markup import Html, count, how, join, table, tag
+from ddtree_metrics.times import format_us
+
+if TYPE_CHECKING:
+    from ddtree_metrics.coverage import Coverage
+    from ddtree_metrics.diagnosis import Diagnosis
+    from ddtree_metrics.log import Log
+
+MOST_EVENTS = 200
+MOST_STARTS = 12
+MOST_ARGS = 300
+CUT = 200
+"""Longer texts from a log are cut; a page must stay readable, and small."""
+
+START_COLUMNS = {
+    "algorithm": "algorithm",
+    "num_draft_tokens": "draft tokens",
+    "num_steps": "draft steps",
+    "topk": "top k",
+    "budget": "budget",
+    "block_size": "block",
+    "draft_window": "draft window",
+    "page_size": "page",
+    "tp_size": "TP",
+    "dp_size": "DP",
+    "context_len": "longest context",
+    "max_total_tokens": "KV pool (tokens)",
+    "decode_log_interval": "log interval",
+}
+COUNTED = {
+    "broken_lines": "lines that have a marker but break its form",
+    "message_null": "entries whose message is null (the reader ran without --all)",
+    "message_missing": "entries without a message",
+    "blob_data": "lines that journalctl replaced by [blob data]",
+    "pieces_joined": "pieces of cut lines, joined",
+    "pieces_unfinished": "cut lines whose end never came",
+    "bad_bytes": "lines with bytes that are no UTF-8, replaced",
+    "outside_window": "lines outside the window",
+    "duplicate_ranks": "copies of a step from other tensor-parallel ranks, not counted again",
+    "suppressed_notices": "notices of journald that it suppressed lines",
+    "suppressed_lines": "lines lost that way, at least",
+    "gaps": "holes between steps without a reason in the log",
+    "bursts": "lines written together, whose times say nothing of the steps",
+}
+
+
+def coverage(log: Log, diagnosis: Diagnosis, facts: Facts) -> Html:
+    """Say what was read, what could not be read, and what was left out of the numbers."""
+    met: Coverage = log.coverage
+    rows: list[tuple[object, object]] = [("lines read", count(met.lines))]
+    rows += [(f"rows of {name}", count(n)) for name, n in met.parsed.items() if n]
+    rows += [(said, count(getattr(met, name))) for name, said in COUNTED.items() if getattr(met, name, 0)]
+    if met.clock_steps:
+        jumps = ", ".join(f"{s:+.1f} s" for s in met.clock_steps[:8]) + (" …" if len(met.clock_steps) > 8 else "")
+        rows.append((f"jumps of the wall clock ({jumps})", count(len(met.clock_steps))))
+    units = [(cut(unit), count(n)) for unit, n in sorted(met.units.items(), key=lambda u: -u[1])[:20]]
+    left = [(reason, count(n)) for reason, n in sorted(diagnosis.excluded.items(), key=lambda e: -e[1])]
+    warnings = []
+    if met.suppressed_lines:
+        warnings.append(
+            f"At least {count(met.suppressed_lines)} lines are missing: counts are lower bounds. journald suppressed them; raise "
+            "LogRateLimitIntervalSec= and LogRateLimitBurst= of the unit, or RateLimitBurst= of journald."
+        )
+    warnings += [f"Damaged: {cut(d)}" for d in met.damaged[:20]]
+    notes = [cut(n) for n in met.notes[:30]]
+    sentence = facts.gaps.attrs.get("sentence")
+    examples = [
+        [tag("p", f"{kind.table} ({kind.dialect}): {kind.reason}, {count(kind.count)} lines"),
+         tag("pre", tag("code", "\n".join(f"{where}: {cut(text)}" for where, text in kind.examples)), tabindex="0")]
+        for kind in met.broken[:20]
+    ]  # fmt: skip
+    return join(
+        [
+            tag("h2", "What was read, and what was left out", id="coverage"),
+            [tag("p", w, class_="note") for w in warnings],
+            table(("Read", "Count"), rows, numeric=(1,), class_="short"),
+            [tag("h3", "By unit"), table(("Unit", "Lines"), units, numeric=(1,), class_="short")] if len(units) > 1 else None,
+            tag("h3", "Left out of the numbers"),
+            table(("Reason", "Rows"), left, numeric=(1,), class_="short") if left else tag("p", "Nothing was left out.", class_="quiet"),
+            tag("p", sentence) if isinstance(sentence, str) and sentence else None,
+            tag("ul", [tag("li", n) for n in notes]) if notes else None,
+            tag("details", tag("summary", "Examples of broken lines"), examples) if examples else None,
+            how(
+                "log.coverage.to_dict()\nddt.diagnose(log).excluded\nddt.gaps(log.steps, log.events, prefill=log.prefill)",
+                "SELECT step_why, count(*) AS rows\nFROM 'export/steps.parquet'\nGROUP BY step_why\nORDER BY rows DESC;",
+            ),
+        ]
+    )
+
+
+def conventions(log: Log, diagnosis: Diagnosis) -> Html:
+    """Say what the numbers count, and what that rests on."""
+    counts = log.counts
+    root = {
+        1: "nodes count the root (inferred: trees of budget + 1 nodes are there)",
+        0: "nodes do not count the root (inferred: trees reach the budget and never exceed it)",
+        None: "whether nodes count the root cannot be told",
+    }[counts.root]
+    clocks = sorted({str(z) for z in columns.text(log.steps if len(log.steps) else log.decode, "time_from") if z is not None})
+    said: list[object] = [
+        cut(counts.sentence(), 400),
+        root,
+        "tokens per step come from the commit lengths only, bonus token included where the commit has it; pooled means all tokens over "
+        "all request-steps, mean over requests means each request counts once",
+        "step time is wall time from one step to the next of one stream, host work included; it is null across a prefill, idle time, "
+        "a restart, a boot, lost lines or a jump of the clock",
+        "context length is what is in the KV cache when a step begins: prompt and what earlier steps committed",
+        f"intervals are {100 * diagnosis.level:g} % intervals from resampling requests (distinct prompts where they are known), not steps",
+        f"times come from: {', '.join(clocks)}" if clocks else "no line has a time",
+    ]
+    return join(
+        [
+            tag("h2", "What the numbers count", id="conventions"),
+            tag("ul", [tag("li", s) for s in said]),
+            how(
+                "log.counts.to_dict()",
+                "SELECT commit_lens[i] - accepted_drafts[i] AS commit_minus_accepted, count(*) AS sequences\n"
+                "FROM (SELECT *, unnest(range(1, len(commit_lens) + 1)) AS i FROM 'export/steps.parquet'\n"
+                "      WHERE step_why IS DISTINCT FROM 'duplicate_rank')\n"
+                "GROUP BY 1\nORDER BY 1;",
+            ),
+        ]
+    )
+
+
+def configuration(log: Log, diagnosis: Diagnosis) -> Html:
+    """List server starts, the flags that changed between them, and all arguments."""
+    servers = log.servers
+    heading = tag("h2", "Server starts and flags", id="config")
+    if not len(servers):
+        return join([heading, tag("p", "The log has no server start: which flags the server ran with is not known.", class_="quiet")])
+    at = columns.time_us(servers)
+    shown = [name for name in START_COLUMNS if columns.has(servers, name)]
+    chosen = servers.head(MOST_STARTS)
+    rows = [
+        (stamp(at[i]), *(cut(_value(row[name])) for name in shown)) for i, row in enumerate(chosen[shown].to_dict("records"))
+    ]  # fmt: skip
+    more = f"{len(servers) - MOST_STARTS} more starts are not shown." if len(servers) > MOST_STARTS else None
+    changes = [
+        (tag("code", cut(flag.flag)), cut(flag.before), cut(flag.after), flag.status, cut_words(flag.evidence))
+        for found in diagnosis.comparisons
+        if found.kind == "runs"
+        for flag in found.flags
+    ]
+    folds = []
+    for i, args in enumerate(chosen.get("args", [])):
+        pairs = _pairs(args)
+        if pairs:
+            lines = "\n".join(f"{cut(k, 80)} = {cut(v)}" for k, v in pairs[:MOST_ARGS])
+            folds.append(
+                tag(
+                    "details",
+                    tag("summary", f"All {len(pairs)} arguments of the start at {stamp(at[i])}"),
+                    tag("pre", tag("code", lines), tabindex="0"),
+                )
+            )
+    return join(
+        [
+            heading,
+            table(("Start (UTC)", *(START_COLUMNS[n] for n in shown)), rows, whole=(0,)),
+            tag("p", more, class_="quiet") if more else None,
+            tag("h3", "Flags that changed"),
+            table(("Flag", "Before", "After", "As the cause", "Why"), changes[:MOST_ARGS], whole=(0,), class_="cards")
+            if changes
+            else tag(
+                "p",
+                "No flag differs between the starts." if len(servers) > 1 else "There is one start: nothing to compare.",
+                class_="quiet",
+            ),
+            folds,
+            how(
+                'log.servers\n[c.flags for c in ddt.diagnose(log).comparisons if c.kind == "runs"]',
+                "SELECT time, algorithm, num_draft_tokens, budget, draft_window, args\nFROM 'export/servers.parquet'\nORDER BY time;",
+            ),
+        ]
+    )
+
+
+def events(log: Log, facts: Facts) -> Html:
+    """Count events by kind, and list the first of them."""
+    heading = tag("h2", "Events", id="events")
+    frame = log.events
+    rows = _by_kind(frame)
+    if not rows and not len(facts.gaps):
+        return join([heading, tag("p", "Nothing breaks the run of steps.", class_="quiet")])
+    at, kinds, details = columns.time_us(frame), columns.text(frame, "kind"), columns.text(frame, "detail")
+    numbers = columns.numeric(frame, "count")
+    listed = [
+        (stamp(at[i]), str(kinds[i] or ""), count(numbers[i]), cut(details[i] or "")) for i in range(min(len(frame), MOST_EVENTS))
+    ]  # fmt: skip
+    more = f"{count(len(frame) - MOST_EVENTS)} more are not listed." if len(frame) > MOST_EVENTS else None
+    return join(
+        [
+            heading,
+            table(("Kind", "Events", "Sum of counts", "First (UTC)", "Last (UTC)"), rows, numeric=(1, 2), whole=(3, 4)),
+            tag(
+                "details",
+                tag("summary", f"The first {count(len(listed))} events"),
+                table(("Time (UTC)", "Kind", "Count", "Detail"), listed, numeric=(2,), whole=(0,)),
+                tag("p", more, class_="quiet") if more else None,
+            )
+            if listed
+            else None,
+            how(
+                "log.events",
+                "SELECT kind, count(*) AS events, sum(count) AS sum_of_counts\nFROM 'export/events.parquet'\nGROUP BY kind\nORDER BY kind;",
+            ),
+        ]
+    )
+
+
+def _by_kind(frame: pd.DataFrame) -> list[tuple[object, ...]]:
+    kinds, at, numbers = columns.text(frame, "kind"), columns.time_us(frame), columns.numeric(frame, "count")
+    rows: list[tuple[object, ...]] = []
+    for kind in sorted({str(k) for k in kinds if k is not None}):
+        mine = kinds == kind
+        times = at[mine & np.isfinite(at)]
+        total = numbers[mine & np.isfinite(numbers)]
+        ends = (stamp(times.min()), stamp(times.max())) if len(times) else ("–", "–")
+        rows.append((kind.replace("_", " "), count(mine.sum()), count(total.sum()) if len(total) else "–", *ends))
+    return rows
+
+
+def stamp(us: Any) -> str:
+    """Write an instant to the second."""
+    try:
+        text = format_us(int(us))
+    except (TypeError, ValueError, OverflowError):
+        return "–"
+    return text.replace("T", " ")[:19]
+
+
+def cut(text: object, most: int = CUT) -> str:
+    """Cut a text that comes from a log."""
+    said = str(text)
+    return said if len(said) <= most else f"{said[: most - 1]}… ({len(said):,} characters)"
+
+
+def _value(value: Any) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return "–"
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return str(value)
+
+
+def _pairs(args: Any) -> list[tuple[str, str]]:
+    try:
+        found = dict(args)
+    except (TypeError, ValueError):
+        return []
+    return sorted((str(k), str(v)) for k, v in found.items())
