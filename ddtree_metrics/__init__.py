@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_WHERE: dict[str, tuple[str, ...]] = {
+_WHERE = {
     "iterating": ("iter_journal", "iter_text"),
     "log": ("Log", "read_journal", "read_text", "read_parquet"),
     "requests": ("complement_requests", "read_requests", "requests_from_log"),

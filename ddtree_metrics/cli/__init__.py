@@ -26,6 +26,7 @@ COMMANDS = {
     "diagnose": "why it was slow",
     "plot": "step time and tokens per step against context: PNG, SVG, PDF",
     "report": "all of it on one HTML page that needs no network",
+    "bench": "two-point decode speed against context, of a running server",
     "schema": "columns, types, units, meanings",
     "completion": "the script that completes commands and options in a shell",
 }
