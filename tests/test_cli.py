@@ -419,3 +419,35 @@ def test_broken_step_lines_are_named_and_no_flag_is_suspected(tmp_path: Path) ->
 
     assert "5 that are there break their form" in done.stderr
     assert "debug-metrics on?" not in done.stderr
+
+
+def test_o20_a_journal_that_this_user_may_not_read_is_exit_4_and_names_the_groups(folder: Path) -> None:
+    import shutil
+    import tempfile
+
+    journals.need_root()
+    run("export", "-D", folder, "-o", "-", "--format", "jsonl")  # what is imported later may not be readable later
+    place = Path(tempfile.mkdtemp())
+    try:
+        place.chmod(0o755)
+        shutil.copytree(folder, place / "journal")
+        (place / "journal" / "system.journal").chmod(0o600)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            done = run("export", "-D", place / "journal", "-o", "-", "--format", "jsonl")
+            os.write(write, done.stderr.encode())
+            os._exit(done.exit_code)
+        os.close(write)
+        with os.fdopen(read) as said:
+            message = said.read()
+        _, status = os.waitpid(child, 0)
+
+        assert os.waitstatus_to_exitcode(status) == 4, message
+        assert "systemd-journal" in message
+        assert "adm" in message
+    finally:
+        shutil.rmtree(place)

@@ -81,7 +81,7 @@ def test_a_notebook_is_stored_with_its_outputs_and_without_traces_of_a_machine(r
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert not [cell for cell in stored.cells if "execution" in cell.metadata]
     text = "\n".join([run.text_of(stored), *(cell.source for cell in stored.cells)])
-    assert not re.search(r"/home/|/work/|/root/|/tmp/", text)
+    assert not re.search(r"/(?:home|work|root|tmp)/", text)
     for promise in SAYS[name]:
         assert promise in run.text_of(stored)
 
