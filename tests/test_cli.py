@@ -394,6 +394,7 @@ def test_a_boot_can_be_chosen_in_a_saved_journal(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_export_into_a_folder_leaves_no_folder(tmp_path: Path) -> None:
+    import functools
     import signal
     import time
 
@@ -401,7 +402,9 @@ def test_an_interrupted_export_into_a_folder_leaves_no_folder(tmp_path: Path) ->
     (tmp_path / "big.log").write_text(lines)
     command = [sys.executable, "-m", "ddtree_metrics", "export", str(tmp_path / "big.log"), "-o", f"{tmp_path}/out/dir/"]
     for end in (signal.SIGINT, signal.SIGTERM):
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
+        # a shell that runs the tests in its background ignores SIGINT, and a child inherits that
+        default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=default) as running:
             while running.poll() is None and not (tmp_path / "out").exists():
                 time.sleep(0.01)
             running.send_signal(end)
