@@ -133,6 +133,8 @@ def export(
             writer.abort()
         for folder in reversed(folders):
             with contextlib.suppress(OSError):
+                for stray in folder.glob(".*.partial"):  # of a writer that was interrupted while it was made
+                    stray.unlink()
                 folder.rmdir()
         raise
     for part in kept.values():
