@@ -405,8 +405,9 @@ def test_an_interrupted_export_into_a_folder_leaves_no_folder(tmp_path: Path) ->
         # a shell that runs the tests in its background ignores SIGINT, and a child inherits that
         default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         with subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=default) as running:
-            while running.poll() is None and not (tmp_path / "out").exists():
+            while running.poll() is None and not list((tmp_path / "out").glob("dir/.*.partial")):
                 time.sleep(0.01)
+            time.sleep(0.2)  # into the middle of the lines, of which there is more than a second
             running.send_signal(end)
             running.wait(60)
 
