@@ -244,22 +244,44 @@ def test_tokens_ratio_holds_on_the_lines(name: str) -> None:
     assert ratio == pytest.approx(one.truth.tokens_ratio, rel=0.06)
 
 
-def test_slope_holds_on_the_lines() -> None:
-    one = world("context_step")
+def placed(one: World) -> list[tuple[float, float, bool]]:
+    """Return of each step alone in its batch its context in thousands, its time in ms, and whether it is of the last start."""
     rows = sorted(rows_of(one), key=lambda row: row["prefill_finished_time"])
+    warmups = [k for k, row in enumerate(rows) if row["prompt_tokens"] == 6]
     lines = step_lines(one)
-    contexts, times = [], []
+    out = []
     k = 0
-    for row in rows:
+    for number, row in enumerate(rows):
         context = row["prompt_tokens"]
         for step in range(row["spec_verify_ct"]):
-            if step and k:
-                contexts.append(context / 1000)
-                times.append((lines[k][0] - lines[k - 1][0]) / 1000)
+            if step and number not in warmups:
+                out.append((context / 1000, (lines[k][0] - lines[k - 1][0]) / 1000, number > warmups[-1]))
             context += lines[k][2][0]
             k += 1
-    slope = float(np.polyfit(contexts[4:], times[4:], 1)[0])
+    assert k == len(lines)
+    return out
+
+
+def test_slope_holds_on_the_lines() -> None:
+    one = world("context_step")
+    steps = placed(one)
+    slope = float(np.polyfit([c for c, _, _ in steps], [t for _, t, _ in steps], 1)[0])
     assert slope == pytest.approx(one.truth.slope_ms, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["backend_scales", "backend_slope", "mix_only", "drafter_and_mix", "harmless_on_sloped"])
+def test_step_ratio_holds_at_equal_mix(name: str) -> None:
+    """A line is fitted to each side, and both are read off at the contexts of both sides together."""
+    one = world(name)
+    steps = placed(one)
+    contexts = [c for c, _, _ in steps]
+    fits = []
+    for side in (False, True):
+        mine = [(c, t) for c, t, last in steps if last == side]
+        fits.append(np.polyfit([c for c, _ in mine], [t for _, t in mine], 1))
+    before, after = fits
+    ratio = float(np.polyval(after, contexts).mean() / np.polyval(before, contexts).mean())
+    assert ratio == pytest.approx(one.truth.step_ratio, rel=0.02)
 
 
 def test_cut_budget_is_on_every_line() -> None:

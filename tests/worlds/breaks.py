@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.worlds.build import (
+    Look,
     Plan,
     break_truth,
     origin_us,
@@ -18,7 +19,7 @@ from tests.worlds.build import (
     truth,
     world,
 )
-from tests.worlds.engine import Place, Request, RunLog, Server, simulate
+from tests.worlds.engine import Place, RunLog, Server, simulate
 from tests.worlds.render import iso
 from tests.worlds.truth import World, measured, speed, tokens_ratio
 
@@ -96,19 +97,12 @@ def budget_cut(seed: int) -> World:
 def prefill_stalls(seed: int) -> World:
     """Huge prompts of another client stop decoding for a second or more again and again in the second half."""
     server = Server(flags=tree())
-    count = size(seed, 50, 70)
-    every = spacing(server, 1.2, (200, 3000), (120, 320))
-    own = traffic(seed, 1, count, every=every)
+    own = traffic(seed, 1, size(seed, 60, 80), every=spacing(server, 0.8, (200, 3000), (120, 320)))
     last = own[-1].arrival or 0.0
     half = last / 2
-    huge: list[Request] = []
-    at = half
-    for request in traffic(seed, 2, 400, prompts=(24000, 32000), every=3.2):
-        at = half + (request.arrival or 0.0)
-        if at > last:
-            break
-        request.arrival, request.max_tokens = at, 1
-        huge.append(request)
+    huge = traffic(seed, 2, int(half / 3.6), prompts=(24000, 32000), lengths=(1, 1))
+    for k, request in enumerate(huge):
+        request.arrival = half + 3.6 * k + request.gap
     requests = sorted([*own, *huge], key=lambda r: r.arrival or 0.0)
     runs = simulate([(server, requests)], seed)
     when = runs[0].ready + 5.0 + half
@@ -128,7 +122,9 @@ def window_slower(seed: int) -> World:
     """Two windows are compared; from the second on steps take 1.4 times as long."""
     runs, at = _step_break(seed, 1.4)
     before, after = _windows(runs, seed, at)
-    return world("window_slower", seed, runs, break_truth(runs, seed, at, "slower", ["break_step"], step=1.4), before=before, after=after)
+    return world(
+        "window_slower", seed, runs, break_truth(runs, seed, at, "slower", ["break_step"], step=1.4), Look(), before=before, after=after
+    )
 
 
 def window_unchanged(seed: int) -> World:
@@ -137,4 +133,4 @@ def window_unchanged(seed: int) -> World:
     before, after = _windows(runs, seed, at)
     left, right = sides(runs, at)
     facts = truth("unchanged", step=1.0, tokens=1.0, speed_ratio=speed(right) / speed(left), slope=0.0)
-    return world("window_unchanged", seed, runs, facts, before=before, after=after)
+    return world("window_unchanged", seed, runs, facts, Look(), before=before, after=after)

@@ -129,8 +129,12 @@ def origin_us(seed: int) -> int:
 
 
 def usual_look(seed: int) -> Look:
-    """Return a journal with tree lines; every second seed has stock lines too, every third the lines of requests."""
-    return Look(form=Form(interval=40 if seed % 2 == 0 else None, request_lines=seed % 3 == 0))
+    """Return how a log with tree lines looks for a seed.
+
+    Every second seed has stock lines too, every third the lines of requests, and every fifth is a plain file in place of a journal.
+    """
+    form = Form(interval=40 if seed % 2 == 0 else None, request_lines=seed % 3 == 0)
+    return Look(form=form, journal=seed % 5 != 4)
 
 
 def world(

@@ -145,7 +145,12 @@ def _object(request: Request) -> str:
     )
 
 
-def _start(run: RunLog) -> Iterator[Line]:
+def arguments(run: RunLog, form: Form) -> dict[str, object]:
+    """Return the changed arguments of a start, with those that make it write these lines."""
+    return {**run.server.flags, "decode_log_interval": form.interval or 1_000_000, "log_requests": form.request_lines}
+
+
+def _start(run: RunLog, form: Form) -> Iterator[Line]:
     at, number = run.started, run.index
 
     def main(after: float, body: str, bare: bool = False) -> Line:
@@ -156,7 +161,7 @@ def _start(run: RunLog) -> Iterator[Line]:
 
     load = run.ready - run.started
     yield main(0.0, "<frozen importlib>:71: UserWarning: the entry point has a new name.", bare=True)
-    yield main(0.4, f"server_args={server_args(run.server.flags)}")
+    yield main(0.4, f"server_args={server_args(arguments(run, form))}")
     yield scheduler(load * 0.1, "Init torch distributed begin.")
     yield scheduler(load * 0.2, "Load weight begin. avail mem=94.10 GB")
     yield main(load * 0.5, "Loading safetensors checkpoint shards:  50% Completed\r", bare=True)
@@ -216,7 +221,7 @@ def lines_of(run: RunLog, form: Form, origin: float) -> list[Line]:
     origin
         Epoch seconds of the start of the world.
     """
-    every = [*_start(run), *_engine_lines(run, form), *_http_lines(run, form, origin)]
+    every = [*_start(run, form), *_engine_lines(run, form), *_http_lines(run, form, origin)]
     every.append(Line(run.ended + 8.0, MAIN, "INFO:     Shutting down", run.index))
     every.append(
         Line(run.ended + 8.5, SCHEDULER, "SIGTERM received. signum=None frame=None. Draining requests and shutting down...", run.index)
@@ -224,5 +229,5 @@ def lines_of(run: RunLog, form: Form, origin: float) -> list[Line]:
     return sorted(every, key=lambda line: line.at)
 
 
-def unit_command(run: RunLog) -> str:
-    return command_line(run.server.flags)
+def unit_command(run: RunLog, form: Form) -> str:
+    return command_line(arguments(run, form))

@@ -29,7 +29,7 @@ def context_step(seed: int) -> World:
 def context_tokens(seed: int) -> World:
     """Acceptance falls with context, also within each request; steps do not change."""
     server = Server(acceptance=falling, flags=tree())
-    runs = simulate([(server, traffic(seed, 1, size(seed, 20, 24), prompts=LONG, lengths=(400, 1100)))], seed)
+    runs = simulate([(server, traffic(seed, 1, size(seed, 17, 20), prompts=LONG, lengths=(400, 1100)))], seed)
     return world("context_tokens", seed, runs, truth("slower", ["context_tokens"], slope=0.0))
 
 
@@ -37,7 +37,7 @@ def context_both(seed: int) -> World:
     """Steps get slower with context and acceptance falls with it."""
     slope = share(seed, 3, 7)
     server = Server(context_ms=slope, acceptance=falling, flags=tree())
-    runs = simulate([(server, traffic(seed, 1, size(seed, 20, 24), prompts=LONG, lengths=(400, 1100)))], seed)
+    runs = simulate([(server, traffic(seed, 1, size(seed, 17, 20), prompts=LONG, lengths=(400, 1100)))], seed)
     return world("context_both", seed, runs, truth("slower", ["context_step", "context_tokens"], slope=slope))
 
 
@@ -57,9 +57,9 @@ def window(seed: int) -> World:
         return place.text * (0.6 if place.context > 2048 else 1.0)
 
     server = Server(acceptance=acceptance, flags=tree(speculative_draft_window_size=2048))
-    short = traffic(seed, 1, size(seed, 12, 16), prompts=(300, 1400), lengths=(200, 500))
-    across = traffic(seed, 2, size(seed, 8, 12), prompts=(1500, 2000), lengths=(500, 1000))
-    far = traffic(seed, 3, size(seed, 8, 12), prompts=(2300, 5000), lengths=(200, 500))
+    short = traffic(seed, 1, size(seed, 9, 13), prompts=(300, 1400), lengths=(200, 500))
+    across = traffic(seed, 2, size(seed, 7, 10), prompts=(1500, 2000), lengths=(500, 1000))
+    far = traffic(seed, 3, size(seed, 6, 9), prompts=(2300, 5000), lengths=(200, 500))
     requests = [*short, *across, *far]
     order = np.random.default_rng([seed, 4]).permutation(len(requests))
     runs = simulate([(server, [requests[int(k)] for k in order])], seed)
@@ -109,9 +109,10 @@ def context_with_uptime(seed: int) -> World:
     """Prompts grow over the day, outputs are short: context and uptime rise together. The context slows the steps."""
     slope = share(seed, 2.5, 4)
     count = size(seed, 80, 110)
-    requests = traffic(seed, 1, count, lengths=(18, 36), every=40.0)
+    requests = traffic(seed, 1, count, lengths=(18, 36))
     for k, request in enumerate(requests):
-        request.prompt = round(500 + 11000 * k / count)
+        request.arrival = 40.0 * k + request.gap
+        request.prompt = round(500 + 11000 * request.arrival / (40.0 * count))
     server = Server(context_ms=slope, noise=Noise(sd=0.08), flags=tree())
     runs = simulate([(server, requests)], seed)
     facts = truth("slower", ["context_step"], together=["context_step", "uptime"], slope=slope)
@@ -139,7 +140,7 @@ def poisson_sixteen(seed: int) -> World:
 
 def graph_off(seed: int) -> World:
     """Batches above eight run without a graph and take twice as long; the size of the batch itself costs nothing."""
-    server = Server(graph_limit=8, graph_off=2.0, flags=tree(cuda_graph_max_bs=8, decode_log_interval=1))
+    server = Server(graph_limit=8, graph_off=2.0, flags=tree(cuda_graph_max_bs=8))
     rng = np.random.default_rng([seed, 4])
     requests: list[Request] = []
     at = 0.0
@@ -163,7 +164,7 @@ def cached_prefix(seed: int) -> World:
 
 def _stock_context(name: str, seed: int, look: Look, interval: int) -> World:
     slope = share(seed, 3, 7)
-    server = Server(context_ms=slope, flags={"decode_log_interval": interval})
+    server = Server(context_ms=slope)
     lengths = (500, 1100) if interval > 1 else (150, 350)
     runs = simulate([(server, traffic(seed, 1, size(seed, 20, 25), prompts=(200, 8000), lengths=lengths))], seed)
     return world(name, seed, runs, truth("slower", ["context_step"], slope=slope), look)
@@ -209,7 +210,7 @@ def generated_length(seed: int) -> World:
         return place.text * (1 - 0.4 * min(1.0, place.generated / 800))
 
     server = Server(acceptance=acceptance, flags=tree())
-    runs = simulate([(server, traffic(seed, 1, size(seed, 20, 26), prompts=(200, 6000), lengths=(300, 1000)))], seed)
+    runs = simulate([(server, traffic(seed, 1, size(seed, 20, 24), prompts=(200, 6000), lengths=(300, 1000)))], seed)
     return world("generated_length", seed, runs, truth("slower", ["generated"], slope=0.0))
 
 

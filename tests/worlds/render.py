@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tests.worlds.lines import SCHEDULER, Form, Line, lines_of, request_row, uni
 UNIT = "sglang-target.service"
 SUPPRESSED_ID = "a596d6fe7bfa4994828e72309e95d61e"
 MACHINE = "0123456789abcdef0123456789abcdef"
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -56,10 +58,13 @@ def plain(runs: Sequence[RunLog], form: Form, origin_us: int, milliseconds: bool
 
 def _field(name: str, value: bytes) -> bytes:
     """Return one field; what is not plain text is length-prefixed, as journalctl does."""
-    safe = all(byte >= 32 and byte != 127 for byte in value)
-    if safe:
+    if _CONTROL.search(value) is None:
         return name.encode() + b"=" + value + b"\n"
     return name.encode() + b"\n" + len(value).to_bytes(8, "little") + value + b"\n"
+
+
+def _fields(values: dict[str, str]) -> bytes:
+    return b"".join(_field(name, value.encode()) for name, value in values.items())
 
 
 class _Journal:
@@ -82,16 +87,16 @@ class _Journal:
         self._last = max(self._last, self._origin + round((at + delay) * 1e6))
         return self._last
 
-    def entry(self, realtime: int, fields: dict[str, str]) -> None:
+    def entry(self, realtime: int, fixed: bytes, text: str) -> None:
         mono = realtime - self._behind
         self._number += 1
-        body = fields["MESSAGE"].encode()
+        body = text.encode()
         check = zlib.crc32(body) << 32 | zlib.crc32(body[::-1])
         head = (
             f"__CURSOR=s={self._sequence};i={self._number:x};b={self._boot};m={mono:x};t={realtime:x};x={check:x}\n"
             f"__REALTIME_TIMESTAMP={realtime}\n__MONOTONIC_TIMESTAMP={mono}\n_BOOT_ID={self._boot}\n"
         )
-        self.out.append(head.encode() + b"".join(_field(name, value.encode()) for name, value in fields.items()) + b"\n")
+        self.out.append(head.encode() + fixed + _field("MESSAGE", body) + b"\n")
 
 
 def export(runs: Sequence[RunLog], form: Form, origin_us: int, seed: int, limit: RateLimit | None = None) -> bytes:
@@ -103,7 +108,7 @@ def export(runs: Sequence[RunLog], form: Form, origin_us: int, seed: int, limit:
         main = int(pids.integers(2000, 30000))
         scheduler = main + int(pids.integers(60, 200))
         stream = pids.bytes(16).hex()
-        command = unit_command(run)
+        command = unit_command(run, form)
         common = {
             "PRIORITY": "6",
             "_UID": "0",
@@ -114,25 +119,22 @@ def export(runs: Sequence[RunLog], form: Form, origin_us: int, seed: int, limit:
             "_RUNTIME_SCOPE": "system",
         }
         sender = {"_TRANSPORT": "stdout", "_STREAM_ID": stream, "SYSLOG_IDENTIFIER": "sglang-target", "_SYSTEMD_UNIT": UNIT}
+        engine = _fields(common | sender | {"_PID": str(scheduler), "_COMM": "sglang::schedul", "_CMDLINE": "sglang::scheduler"})
+        server = _fields(common | sender | {"_PID": str(main), "_COMM": "python", "_CMDLINE": command})
         for line in lines_of(run, form, origin_us / 1e6):
             if limit is not None:
                 if line.at - opened > limit.interval_s:
                     opened, count = line.at, 0
                     if dropped:
-                        journal.entry(journal.accept(line.at), common | _notice(dropped, scheduler))
+                        fixed = _fields(common | _notice(dropped, scheduler))
+                        journal.entry(journal.accept(line.at), fixed, f"Suppressed {dropped} messages from {UNIT}")
                         dropped = 0
                 count += 1
                 if count > limit.burst:
                     dropped += 1
                     continue
-            is_engine = line.writer == SCHEDULER
-            who = {
-                "_PID": str(scheduler if is_engine else main),
-                "_COMM": "sglang::schedul" if is_engine else "python",
-                "_CMDLINE": "sglang::scheduler" if is_engine else command,
-                "MESSAGE": message(line, origin_us + round(line.at * 1e6), False),
-            }
-            journal.entry(journal.accept(line.at), common | sender | who)
+            text = message(line, origin_us + round(line.at * 1e6), False)
+            journal.entry(journal.accept(line.at), engine if line.writer == SCHEDULER else server, text)
     return b"".join(journal.out)
 
 
@@ -147,7 +149,6 @@ def _notice(dropped: int, pid: int) -> dict[str, str]:
         "OBJECT_PID": str(pid),
         "OBJECT_COMM": "sglang::schedul",
         "OBJECT_SYSTEMD_UNIT": UNIT,
-        "MESSAGE": f"Suppressed {dropped} messages from {UNIT}",
         "N_DROPPED": str(dropped),
     }
 

@@ -98,13 +98,13 @@ def _speculation(name: str, seed: int, on: Server, off: Server, on_first: bool) 
 
 def speculation_switched_on(seed: int) -> World:
     """Speculation is off, then on: a step gives more tokens and takes far longer, so requests are slower."""
-    on = Server(base_ms=38, flags={"decode_log_interval": 40})
+    on = Server(base_ms=38)
     return _speculation("speculation_switched_on", seed, on, Server(base_ms=10, speculative=False, flags=PLAIN), False)
 
 
 def speculation_switched_off(seed: int) -> World:
     """Speculation is on, then off: a step takes less time and gives one token, so requests are slower."""
-    on = Server(base_ms=21, flags={"decode_log_interval": 40})
+    on = Server(base_ms=21)
     return _speculation("speculation_switched_off", seed, on, Server(base_ms=14, speculative=False, flags=PLAIN), True)
 
 
@@ -134,7 +134,12 @@ def daily_drift(seed: int) -> World:
     def server(salt: int) -> Server:
         return Server(scale=scale, flags=tree(reasoning_parser="kimi_k2") if salt == 2 else tree())
 
-    plans = [(server(salt), traffic(seed, salt, count, every=every)) for salt in (1, 2)]
+    plans = []
+    for salt in (1, 2):
+        requests = traffic(seed, salt, count, gap=(1, every))
+        for k, request in enumerate(requests):
+            request.arrival = every * k + request.gap
+        plans.append((server(salt), requests))
     runs = simulate(plans, seed)
     return world("daily_drift", seed, runs, restart_truth(runs, "unchanged", slope=0.0))
 

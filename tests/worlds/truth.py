@@ -51,8 +51,11 @@ class Truth:
     Parameters
     ----------
     direction
-        "slower", "faster" or "unchanged": what happened to the speed of requests over the thing compared (since the restart or
-        the break; at long against short context, large against small batch; "unchanged" where nothing is compared).
+        "slower", "faster" or "unchanged": what happened to the speed of requests over the thing compared: since the last start,
+        the break or in the second window; without these at long against short context, large against small batch, late
+        against early in a start, many against few generated tokens, requests of one text against another. "unchanged" where
+        nothing is to be compared. Where it is "unchanged" after a restart, what happened to be drawn still differs by some
+        per cent: see `speed_ratio`.
     causes
         The true causes.
     separable
