@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
-from ddtree_metrics.conventions import Conventions
 from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.datasets import read_tables
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged
@@ -24,6 +23,7 @@ from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text,
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
+from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.times import parse_window
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddtree_metrics import metrics
-from ddtree_metrics.metrics import columns
+from ddtree_metrics.steps import frames as columns
 
 SUMMARY_VERSION = 1
 """1: the first form."""

@@ -11,14 +11,16 @@ from scipy import stats
 
 from ddtree_metrics.diagnosis import observed, verdict
 from ddtree_metrics.diagnosis.apart import Apart, context_or_uptime
-from ddtree_metrics.diagnosis.build import build
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Causes, label, study
 from ddtree_metrics.diagnosis.compare import comparison
 from ddtree_metrics.diagnosis.groups import pick
 from ddtree_metrics.diagnosis.model import VIF_LIMIT, Fit
-from ddtree_metrics.diagnosis.panel import Bools, Panel, Run, empty_like, floats
 from ddtree_metrics.diagnosis.result import SUPPORTED, Comparison, Diagnosis, Interval
 from ddtree_metrics.errors import MetricError
+from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.basis import Bools, empty_like, floats
+from ddtree_metrics.steps.basis import Start as Run
+from ddtree_metrics.steps.basis_rows import build
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo

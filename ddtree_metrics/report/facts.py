@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics import metrics
-from ddtree_metrics.metrics import columns
+from ddtree_metrics.steps import frames as columns
 
 if TYPE_CHECKING:
     from ddtree_metrics.log import Log

@@ -12,13 +12,13 @@ import pandas as pd
 from ddtree_metrics import metrics, plots
 from ddtree_metrics.diagnosis.words import cut_words
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics import columns
 from ddtree_metrics.metrics.intervals import useless
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.plots.timeline import bucket
 from ddtree_metrics.report.drawing import NARROW, WIDE, draw
 from ddtree_metrics.report.facts import Facts
 from ddtree_metrics.report.markup import Html, between, count, figure, how, join, known, percent, quantity, ratio, table, tag
+from ddtree_metrics.steps import frames as columns
 from ddtree_metrics.summary import MIXED
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The rows that a diagnosis rests on: request-steps as plain arrays, with every measured cause beside them.
 
-Nothing is dropped silently: what cannot be used is counted in ``Panel.excluded`` with its reason.
+Nothing is dropped silently: what cannot be used is counted in ``Basis.excluded`` with its reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddtree_metrics.metrics import columns
+from ddtree_metrics.steps import frames as columns
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -23,7 +23,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Run:
+class Start:
     """One start of the server, or one process where the log has no start line."""
 
     number: int
@@ -34,7 +34,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Panel:
+class Basis:
     """Request-steps in order of time, as arrays of equal length.
 
     Attributes
@@ -86,7 +86,7 @@ class Panel:
     request: npt.NDArray[np.object_]
     boot: npt.NDArray[np.object_]
     family: Ints
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Start] = field(default_factory=list)
     excluded: dict[str, int] = field(default_factory=dict)
     basis: str = ""
     windows: bool = False
@@ -149,16 +149,16 @@ def empty_like(log: Any, name: str) -> pd.DataFrame:
     return frame if isinstance(frame, pd.DataFrame) else pd.DataFrame()
 
 
-_ARRAYS = tuple(name for name, kind in Panel.__annotations__.items() if kind in ("Floats", "Ints", "Bools", "npt.NDArray[np.object_]"))
+_ARRAYS = tuple(name for name, kind in Basis.__annotations__.items() if kind in ("Floats", "Ints", "Bools", "npt.NDArray[np.object_]"))
 
 
-def keep(panel: Panel, rows: npt.NDArray[Any]) -> None:
+def keep(panel: Basis, rows: npt.NDArray[Any]) -> None:
     """Take some rows of every array, or put them in another order."""
     for name in _ARRAYS:
         setattr(panel, name, getattr(panel, name)[rows])
 
 
-def without(panel: Panel, drop: Bools, reason: str) -> None:
+def without(panel: Basis, drop: Bools, reason: str) -> None:
     """Leave rows out and count them."""
     if drop.any():
         panel.count(reason, int(drop.sum()))

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Bools, Floats, Ints
-from ddtree_metrics.streams import BURST_US, CLOCK_STEP_US, COARSE_US, GAP_FACTOR, GAP_FLOOR_US
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.streams import BURST_US, CLOCK_STEP_US, COARSE_US, GAP_FACTOR, GAP_FLOOR_US
 
 STRETCH_US = 2_000_000.0
 """Stamps of a coarse clock further apart than this (and than five of its steps) end a stretch."""
@@ -260,7 +260,7 @@ def _fill_from_decode(
     source: NDArray[Any],
 ) -> None:
     """Give steps that cannot be timed by their stamps the mean step time of the Decode line's window they lie in."""
-    from ddtree_metrics.metrics.decode_time import decode_step_times
+    from ddtree_metrics.steps.decode_windows import decode_step_times
 
     lines = decode_step_times(decode, prefill=prefill, events=events)
     times, values = cols.time_us(lines), cols.numeric(lines, "step_time_ms")

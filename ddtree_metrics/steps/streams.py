@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ddtree_metrics.origins import Labels, Origin, Origins, in_order
-from ddtree_metrics.ranks import Ranks
 from ddtree_metrics.records import TABLES
-from ddtree_metrics.rows import Rows
 from ddtree_metrics.schema import arrow_schema
+from ddtree_metrics.steps.columns import Rows
+from ddtree_metrics.steps.rank_copies import Ranks
+from ddtree_metrics.steps.stream_ids import Labels, Origin, Origins, in_order
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

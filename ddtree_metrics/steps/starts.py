@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddtree_metrics.diagnosis.panel import Floats, Ints, Panel, Run, empty_like, floats, microseconds, without, words
-from ddtree_metrics.diagnosis.words import plural
+from ddtree_metrics.steps.basis import Basis, Floats, Ints, Start, empty_like, floats, microseconds, without, words
+from ddtree_metrics.steps.frames import plural
 
 CACHED_SHARE = 0.5
 """A prompt with at least this share of its tokens from the prefix cache counts as cached."""
 
 
-def add_runs(panel: Panel, log: Any) -> None:
+def add_runs(panel: Basis, log: Any) -> None:
     """Give each row the number of its server start, and say how long the server had been up."""
     servers = empty_like(log, "servers")
     starts = microseconds(servers) if len(servers) else np.empty(0, dtype=np.int64)
@@ -35,7 +35,7 @@ def add_runs(panel: Panel, log: Any) -> None:
         found += [(int(panel.time_us[i]), panel.boot[i], None) for i in hidden]
         found.sort(key=lambda x: x[0])
         for i, (at, boot, mapping) in enumerate(found):
-            panel.runs.append(Run(i + 1, at, boot, mapping, f"run {i + 1}"))
+            panel.runs.append(Start(i + 1, at, boot, mapping, f"run {i + 1}"))
         starts = np.array([x[0] for x in found], dtype=np.int64)
         if len(hidden):
             panel.notes.append(
@@ -45,7 +45,7 @@ def add_runs(panel: Panel, log: Any) -> None:
         panel.run = np.maximum(np.searchsorted(starts, panel.time_us, side="right"), 0).astype(np.int64)
         before = panel.run == 0
         if before.any():
-            panel.runs.insert(0, Run(0, None, None, None, "before the first server start"))
+            panel.runs.insert(0, Start(0, None, None, None, "before the first server start"))
         known = (panel.run > 0) & (panel.time_us >= 0)
         panel.uptime_s[known] = (panel.time_us[known] - starts[panel.run[known] - 1]) / 1e6
         return
@@ -59,14 +59,14 @@ def add_runs(panel: Panel, log: Any) -> None:
     for i, name in enumerate(names):
         mine = panel.time_us[(codes == i) & (panel.time_us >= 0)]
         start = int(mine.min()) if len(mine) else None
-        panel.runs.append(Run(i + 1, start, name or None, None, f"boot {name[:8]}" if name else "the only run"))
+        panel.runs.append(Start(i + 1, start, name or None, None, f"boot {name[:8]}" if name else "the only run"))
         if start is not None:
             at = (codes == i) & (panel.time_us >= 0)
             panel.uptime_s[at] = (panel.time_us[at] - start) / 1e6
     panel.notes.append("no server start line: uptime counts from the first step of each boot")
 
 
-def hidden_starts(panel: Panel, starts: Ints) -> list[int]:
+def hidden_starts(panel: Basis, starts: Ints) -> list[int]:
     """Return the rows that begin a server start of which no line tells: another process goes on in the place of one that ended.
 
     A server start line is that of the first process of each rank that logs a step after it; a later process of the rank has restarted.
@@ -117,7 +117,7 @@ def _mapping(args: Any, row: pd.Series[Any]) -> dict[str, str]:
     return made
 
 
-def add_requests(panel: Panel, log: Any) -> None:
+def add_requests(panel: Basis, log: Any) -> None:
     """Add what the table of requests says: whose prompt was cached; warm-up requests are left out."""
     requests = empty_like(log, "requests")
     if not len(requests) or "request_id" not in requests or not len(panel):
@@ -140,7 +140,7 @@ def add_requests(panel: Panel, log: Any) -> None:
     without(panel, odd, "request of the server itself (warm-up or health check)")
 
 
-def add_graph(panel: Panel, decode: pd.DataFrame, servers: pd.DataFrame) -> None:
+def add_graph(panel: Basis, decode: pd.DataFrame, servers: pd.DataFrame) -> None:
     """Say which steps ran without a device graph.
 
     A Decode line says it of one step only. Graphs are captured by batch size, so within one server start the answer of a batch size holds
@@ -180,7 +180,7 @@ NEAR_US = 1_000_000
 """A Decode line further from a step than this says nothing of its context."""
 
 
-def add_decode_context(panel: Panel, decode: pd.DataFrame) -> None:
+def add_decode_context(panel: Basis, decode: pd.DataFrame) -> None:
     """Take the context of rows that no request tells it of from the nearest Decode line with as many requests running.
 
     It is the mean over the batch, slots held ahead included: an estimate, and the notes say for how many rows.
@@ -215,7 +215,7 @@ def _ranks(names: npt.NDArray[np.object_]) -> int:
     return len({str(x).rpartition("|")[2] for x in names})
 
 
-def _between_lines(panel: Panel, decode: pd.DataFrame, flag: Floats) -> Floats:
+def _between_lines(panel: Basis, decode: pd.DataFrame, flag: Floats) -> Floats:
     """Carry the graph flag to the steps between two Decode lines of one process that agree, for steps of the batch size of both."""
     made = np.full(len(panel), np.nan)
     time, running, names = microseconds(decode), floats(decode, "running"), words(decode, "stream")

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddtree_metrics.diagnosis.beside import add_decode_context, add_graph, add_requests, add_runs
-from ddtree_metrics.diagnosis.panel import Floats, Ints, Panel, empty_like, floats, keep, microseconds, words
+from ddtree_metrics.steps.basis import Basis, Floats, Ints, empty_like, floats, keep, microseconds, words
+from ddtree_metrics.steps.decode_windows import decode_step_times, steps_from_decode
+from ddtree_metrics.steps.starts import add_decode_context, add_graph, add_requests, add_runs
 
 STRETCH_STEPS = 25
 """Where requests cannot be told apart, so many steps in a row are taken as one cluster, fewer in a short log."""
@@ -23,7 +24,7 @@ ABSURD_MS, ABSURD_TOKENS, ABSURD_CONTEXT = 1e8, 1e5, 1e9
 """Larger values are no measurements: a step of a day, a commit of a book, a context of a library."""
 
 
-def build(log: Any) -> Panel:
+def build(log: Any) -> Basis:
     """Make the panel of a log.
 
     DDTree lines are taken where there are any; else stock ``Decode batch`` lines, each as one step where they are logged every step, else
@@ -80,7 +81,7 @@ def _rows_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return made
 
 
-def _from_rows(rows: pd.DataFrame, basis: str) -> Panel:
+def _from_rows(rows: pd.DataFrame, basis: str) -> Basis:
     n = len(rows)
     time = microseconds(rows)
     batch = floats(rows, "batch_size")
@@ -119,7 +120,7 @@ def _from_rows(rows: pd.DataFrame, basis: str) -> Panel:
     if n and np.nanmax(np.nan_to_num(batch), initial=0.0) > 1:
         longest = pd.Series(generated).groupby(step).transform("max").to_numpy(np.float64)
     why = words(rows, "step_time_why" if "step_time_why" in rows else "step_why")
-    panel = Panel(
+    panel = Basis(
         tokens=tokens,
         step_ms=step_ms,
         context=context,
@@ -179,7 +180,7 @@ def _texts(rows: pd.DataFrame, code: Ints) -> Ints:
     """Give each row the number of its request's prompt: repeats of one prompt are not independent of each other."""
     if not (code >= 0).any() or "prompt_len" not in rows:
         return code.copy()
-    from ddtree_metrics.metrics import prompt_keys
+    from ddtree_metrics.steps.prompts import prompt_keys
 
     keys = prompt_keys(rows)
     return keys.codes.copy() if keys.source in ("prompt_id", "sequence") else code.copy()
@@ -205,16 +206,14 @@ def _step_codes(rows: pd.DataFrame, stream: Ints, time: Ints, batch: Floats) -> 
     return np.arange(n, dtype=np.int64)
 
 
-def _from_decode(log: Any, decode: pd.DataFrame) -> Panel:
+def _from_decode(log: Any, decode: pd.DataFrame) -> Basis:
     """Take stock lines: one a step where the interval is 1, else one a window of steps."""
-    from ddtree_metrics import metrics
-
     prefill, events = empty_like(log, "prefill"), empty_like(log, "events")
     kept: pd.DataFrame | None = getattr(log, "decode_steps", None)  # a Log keeps them, and joins them once
     plain = _plain(decode, empty_like(log, "servers"))
     if plain:
         decode, kept = decode.assign(accept_len=1.0), None
-    made = metrics.steps_from_decode(decode) if kept is None else kept
+    made = steps_from_decode(decode) if kept is None else kept
     if made.attrs.get("log_interval") == 1:
         joined: pd.DataFrame | None = None if plain else getattr(log, "lean_decode_request_steps", None)
         if joined is None:
@@ -224,7 +223,7 @@ def _from_decode(log: Any, decode: pd.DataFrame) -> Panel:
         panel = _from_rows(joined, "Decode batch lines, one a step")
         panel.plain = plain
         return panel
-    timed = metrics.decode_step_times(decode, prefill=prefill if len(prefill) else None, events=events if len(events) else None)
+    timed = decode_step_times(decode, prefill=prefill if len(prefill) else None, events=events if len(events) else None)
     interval = timed.attrs.get("log_interval")
     running = floats(timed, "running")
     running[running < 1] = np.nan

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ddtree_metrics.origins import Origins
+from ddtree_metrics.steps.stream_ids import Origins
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
