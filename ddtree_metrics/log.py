@@ -149,9 +149,9 @@ class Log:
     @functools.cached_property
     def decode_steps(self) -> pd.DataFrame:
         """The table of steps that the ``Decode batch`` lines give; see ``metrics.steps_from_decode``, also for its ``attrs``."""
-        from ddtree_metrics.metrics import steps_from_decode
+        from ddtree_metrics.steps.decode_windows import steps_from_decode
 
-        return steps_from_decode(self.decode)
+        return steps_from_decode(self.decode, prefill=self.prefill, events=self.events, servers=self.servers)
 
     @functools.cached_property
     def decode_request_steps(self) -> pd.DataFrame:
