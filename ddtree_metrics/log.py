@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ServerStart,
         TreeStep,
     )
+    from ddtree_metrics.steps.basis import Basis
 
 
 class Log:
@@ -189,6 +190,22 @@ class Log:
         """``decode_request_steps`` in a quarter of the memory."""
         return self._decode_joined.lean()
 
+    @functools.cached_property
+    def own_requests(self) -> pd.DataFrame:
+        """What the log's own lines say of the server's own requests (warm-ups, health checks), wherever ``requests`` come from."""
+        from ddtree_metrics.requests import requests_from_log
+        from ddtree_metrics.steps.own_requests import OWN_KINDS
+
+        own = self.requests if "requests" not in self._tables else requests_from_log(self.request_lines)
+        return own[own["kind"].isin(OWN_KINDS)]
+
+    @functools.cached_property
+    def basis(self) -> Basis:
+        """The rows that summary, report, plots and diagnosis rest on; see ``ddtree_metrics.steps.basis``."""
+        from ddtree_metrics.steps.basis_rows import build
+
+        return build(self)
+
     def with_requests(
         self,
         requests: pd.DataFrame | PathLike | Sequence[PathLike],
@@ -239,6 +256,7 @@ class Log:
                     stacklevel=2,
                 )
         kept = {k: v for k, v in self._tables.items() if k not in ("requests", "request_steps")}
+        requests = complement.kinds_from(requests, requests_from_log(self.request_lines) if own is None else own)
         made = Log({**kept, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts)
         made.requests = requests
         made.clock_offset_s = clock_offset_s

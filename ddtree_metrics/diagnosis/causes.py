@@ -16,7 +16,7 @@ from ddtree_metrics.diagnosis.compare import clusters_of, step_weight, token_wei
 from ddtree_metrics.diagnosis.model import VIF_LIMIT, Fit, fit
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Interval
 from ddtree_metrics.steps.basis import Basis as Panel
-from ddtree_metrics.steps.basis import Bools, Floats
+from ddtree_metrics.steps.frames import Bools, Floats
 
 STEP, TOKENS = "step time", "tokens per step"
 

@@ -12,8 +12,9 @@ import pandas as pd
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, FlagChange, Hypothesis, Interval
 from ddtree_metrics.diagnosis.words import plural
 from ddtree_metrics.steps.basis import Basis as Panel
-from ddtree_metrics.steps.basis import Bools, Ints, empty_like, floats
-from ddtree_metrics.steps.basis import Start as Run
+from ddtree_metrics.steps.basis import empty_like, floats
+from ddtree_metrics.steps.frames import Bools, Ints
+from ddtree_metrics.steps.starts import Start as Run
 
 TOO_GOOD_STEPS = 64
 """So many steps of one request in a row with every draft accepted are no good fortune."""

@@ -92,14 +92,14 @@ class Origins:
         """Where neither process nor unit is known, the file tells servers apart; parts of a rotated set are one file."""
         if where.null_count == len(where):
             return
-        ends = {_file_of(where[i].as_py()) for i in (0, len(where) - 1)}
+        ends = {file_of(where[i].as_py()) for i in (0, len(where) - 1)}
         if len(ends) == 1:
             self.all = [o if o.pid or o.unit else replace(o, file=next(iter(ends))) for o in self.all]
             return
         codes, texts = _encoded(pc.replace_substring_regex(where, r":[0-9]+$", ""))
         if codes is None:
             codes = np.zeros(len(where), dtype=np.int64)
-        names = [_file_of(text) for text in texts]
+        names = [file_of(text) for text in texts]
         self.codes, found = in_order(self.codes * len(texts) + codes, len(self.all) * len(texts))
         origins = [(self.all[code // len(texts)], names[code % len(texts)]) for code in found]
         self.all = [o if o.pid or o.unit else replace(o, file=name) for o, name in origins]
@@ -117,7 +117,7 @@ class Origins:
         return Labels(renamed[self.codes], list(known))
 
 
-def _file_of(where: str | None) -> str:
+def file_of(where: str | None) -> str:
     """Return the name of the file in which a line stands, without what rotation adds to it."""
     if not where or where.startswith("journal:"):
         return ""
@@ -201,4 +201,4 @@ def begins_as(stream: str, before: str | None, *, goes_on: bool) -> str:
     return "restart" if before.split("|")[1:2] == stream.split("|")[1:2] else "boot"
 
 
-__all__ = ["Labels", "Origin", "Origins", "begins_as", "concerns", "family_of", "in_order", "stream_of", "unit_of"]
+__all__ = ["Labels", "Origin", "Origins", "begins_as", "concerns", "family_of", "file_of", "in_order", "stream_of", "unit_of"]

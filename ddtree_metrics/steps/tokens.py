@@ -13,6 +13,7 @@ import pandas as pd
 
 from ddtree_metrics.errors import DDTreeWarning
 from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.columns import whole_sum
 from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 
@@ -210,7 +211,9 @@ def neutral_columns(
     made["verify_rows"] = unknown if nodes_include_root is None else verified + (0 if nodes_include_root else size)
     with np.errstate(invalid="ignore", divide="ignore"):
         made["commit_minus_accepted"] = cols.finite((tokens - agreed) / size)
-        made["tokens_per_step"] = cols.finite(tokens / size)
+        # the mean over the batch is printed itself; the sum is not sure of a large batch, or one of unknown size
+        average = np.where(commits[2] | (size < 100), np.nan, cols.numeric(steps, "avg_commit_len"))
+        made["tokens_per_step"] = cols.finite(np.where(np.isfinite(tokens), tokens / size, average))
     made.attrs["commit_includes_bonus"] = commit_includes_bonus
     made.attrs["nodes_include_root"] = nodes_include_root
     return made
@@ -225,7 +228,4 @@ def _of_the_batch(values: Floats, offsets: Ints, valid: Bools, size: Floats) -> 
 def _sum_or_average(values: Floats, offsets: Ints, valid: Bools, average: Floats, size: Floats) -> Floats:
     """Sum each list, or multiply the average where there is no list; rounded where that is surely the whole number."""
     sums = cols.row_sums(values, offsets, valid)
-    product = average * np.where(np.isnan(size), 1.0, size)
-    whole = np.round(product)
-    exact = (size < 100) & (np.abs(product - whole) <= 0.005 * size + 1e-9)
-    return np.where(valid, sums, np.where(exact, whole, np.nan))
+    return np.where(valid, sums, whole_sum(average, size))
