@@ -20,7 +20,7 @@ _WHERE = {
     "requests": ("complement_requests", "read_requests", "requests_from_log"),
     "join": ("join_batches", "join_requests"),
     "coverage": ("Coverage",),
-    "conventions": ("Conventions",),
+    "steps.conventions": ("Conventions",),
     "dialects": ("DIALECTS",),
     "dialects.base": ("Dialect",),
     "dialects.custom": ("load_dialect",),

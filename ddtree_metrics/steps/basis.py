@@ -64,8 +64,9 @@ class Basis:
         Whether the row's request is known.
     family : ndarray of int
         Host and rank of the row's process: a process of the same family takes the place of the one before it.
-    why_code, request_code, boot_code : ndarray of int
-        Why there is no step time, the request, the machine's boot: into ``why_names``, ``request_names``, ``boot_names``; -1 for none.
+    why_code, request_code, boot_code, matched_code : ndarray of int
+        Why there is no step time, the request, the machine's boot, how the request was found: into ``why_names``, ``request_names``,
+        ``boot_names``, ``matched_names``; -1 for none.
     kind : Kind
         What kind of line the rows are made of.
     log_interval : int or None
@@ -81,7 +82,7 @@ class Basis:
     notes : list of str
         What a reader should know.
     more : dict of str to ndarray
-        Columns that only some metrics ask for: ``drafts``, ``draft_nodes``, ``step_index``, ``matched``.
+        Columns that only some metrics ask for: ``drafts``, ``draft_nodes``, ``step_index``.
     """
 
     tokens: Floats
@@ -113,10 +114,12 @@ class Basis:
     why_code: Codes
     request_code: Codes
     boot_code: Codes
+    matched_code: Codes
     stream_names: npt.NDArray[Any]
     why_names: npt.NDArray[Any]
     request_names: npt.NDArray[Any]
     boot_names: npt.NDArray[Any]
+    matched_names: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=object))
     kind: Kind = Kind.NOTHING
     log_interval: int | None = None
     runs: list[Start] = field(default_factory=list)
@@ -234,6 +237,8 @@ class Basis:
             "generated_len": self.generated,
             "run": self.run,
         }
+        if len(self.matched_names):
+            made["matched"] = _category(self.matched_code, self.matched_names)
         for name, values in self.more.items():
             made[name] = values
         return pd.DataFrame(made, copy=False)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddtree_metrics.steps import frames as cols
-from ddtree_metrics.steps.basis import Basis, Kind, empty_like, floats, microseconds
+from ddtree_metrics.steps.basis import Basis, Codes, Kind, empty_like, floats, microseconds
 from ddtree_metrics.steps.decode_windows import decode_step_times, steps_from_decode
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 from ddtree_metrics.steps.nearby import add_decode_context, add_graph, add_requests
@@ -30,7 +30,7 @@ FAR_OFF_TOKENS, FAR_OFF_SHARE = 16, 0.1
 ABSURD_MS, ABSURD_TOKENS, ABSURD_CONTEXT = 1e8, 1e5, 1e9
 """Larger values are no measurements: a step of a day, a commit of a book, a context of a library."""
 
-MORE = ("drafts", "draft_nodes", "step_index", "matched")
+MORE = ("drafts", "draft_nodes", "step_index")
 """Columns that only some metrics ask for."""
 
 PLAIN = "decoding is without speculation: no line has an accept length, and a step is one token of each request"
@@ -199,6 +199,7 @@ def _from_rows(rows: pd.DataFrame, kind: Kind, spoken: Floats | None) -> Basis:
         why_code=why.astype(np.int32),
         request_code=request.astype(np.int32),
         boot_code=boot.astype(np.int32),
+        matched_code=np.full(n, -1, dtype=np.int32),
         stream_names=streams,
         why_names=reasons,
         request_names=requests,
@@ -207,7 +208,9 @@ def _from_rows(rows: pd.DataFrame, kind: Kind, spoken: Floats | None) -> Basis:
     )
     for name in MORE:
         if cols.has(rows, name):
-            made.more[name] = cols.text(rows, name) if name == "matched" else floats(rows, name).astype(np.float32)
+            made.more[name] = floats(rows, name).astype(np.float32)
+    if cols.has(rows, "matched"):
+        made.matched_code, made.matched_names = _small(_codes(rows, "matched"))
     _count(made, {"bad": bad, "negative": negative, "absurd": absurd, "doubtful": doubtful})
     _sort(made, order)
     made.elapsed_us = _elapsed(made)
@@ -261,7 +264,8 @@ def _add_stretches(made: Basis) -> None:
         return
     counter = pd.Series(made.first).groupby(made.stream).cumsum().to_numpy(np.int64)
     size = int(np.clip(made.first.sum() // STRETCHES, 4, STRETCH_STEPS))
-    made.stretch = pd.factorize(pd.MultiIndex.from_arrays([made.stream, counter // size]))[0].astype(np.int64)
+    block = counter // size
+    made.stretch = pd.factorize((made.stream + 1) * (int(block.max()) + 1) + block)[0].astype(np.int64)
     requests, texts = len(np.unique(made.cluster[made.known])), len(np.unique(made.text[made.known]))
     lone = made.cluster < 0
     made.cluster[lone] = made.cluster.max(initial=-1) + 1 + made.stretch[lone]
@@ -294,7 +298,8 @@ def _add_starts(made: Basis, servers: pd.DataFrame, by_stream: dict[str, str]) -
             made.speculative,
             begins,
             first,
-            made.boot,
+            made.boot_code,
+            made.boot_names,
         ),
         servers,
         keys,
@@ -310,6 +315,10 @@ def _codes(rows: pd.DataFrame, name: str) -> tuple[Ints, npt.NDArray[Any]]:
         return np.full(len(rows), -1, dtype=np.int64), np.empty(0, dtype=object)
     codes, names = pd.factorize(rows[name], use_na_sentinel=True)
     return np.asarray(codes, dtype=np.int64), np.asarray(names, dtype=object)
+
+
+def _small(made: tuple[Ints, npt.NDArray[Any]]) -> tuple[Codes, npt.NDArray[Any]]:
+    return made[0].astype(np.int32), made[1]
 
 
 def _texts(rows: pd.DataFrame, code: Ints) -> Ints:

@@ -205,8 +205,10 @@ class Rows:
         Rows whose ``why`` is ``restart`` or ``boot``: their process has another's place.
     first_of_stream : ndarray of bool
         Rows whose ``why`` is that, or ``first``.
-    boot : ndarray of object
-        The machine's boot, None where not known.
+    boot : ndarray of int
+        The machine's boot, as a number into ``boot_names``; -1 where not known.
+    boot_names : ndarray of object
+        Boots.
     """
 
     time_us: Ints
@@ -216,7 +218,13 @@ class Rows:
     speculative: Floats
     begins: Bools
     first_of_stream: Bools
-    boot: npt.NDArray[Any]
+    boot: npt.NDArray[np.int32]
+    boot_names: npt.NDArray[Any]
+
+    def boot_of(self, row: int) -> str | None:
+        """Return the machine's boot of one row."""
+        code = int(self.boot[row])
+        return None if code < 0 else str(self.boot_names[code])
 
 
 def _told(servers: pd.DataFrame, services: list[str], rows: Rows) -> list[Start]:
@@ -259,7 +267,7 @@ def _fits(one: str, other: str) -> bool:
 
 def _unseen(rows: Rows, row: int | None, service: int) -> Start:
     at = None if row is None else int(rows.time_us[row])
-    return Start(0, at, None if row is None else rows.boot[row], None, "", service=service, hidden=True)
+    return Start(0, at, None if row is None else rows.boot_of(row), None, "", service=service, hidden=True)
 
 
 def _hidden(rows: Rows, mine: Ints, told: list[int]) -> list[int]:
@@ -309,8 +317,10 @@ def _by_boot(rows: Rows, services: list[str]) -> Placed:
     run, uptime = np.ones(n, dtype=np.int64), np.full(n, np.nan)
     if not n:
         return Placed([], run, uptime)
-    boots = np.array([b if b is not None and not pd.isna(b) else "" for b in rows.boot], dtype=object)
-    codes, names = pd.factorize(pd.MultiIndex.from_arrays([rows.service, boots]))
+    both = rows.service * (len(rows.boot_names) + 1) + rows.boot + 1
+    codes, found = pd.factorize(both)
+    pairs = [divmod(int(x), len(rows.boot_names) + 1) for x in found]
+    names = [(service, str(rows.boot_names[boot - 1]) if boot else "") for service, boot in pairs]
     runs = []
     for i, (service, name) in enumerate(names):
         mine = codes == i
