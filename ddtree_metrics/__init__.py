@@ -20,7 +20,7 @@ _WHERE = {
     "requests": ("complement_requests", "read_requests", "requests_from_log"),
     "join": ("join_batches", "join_requests"),
     "coverage": ("Coverage",),
-    "conventions": ("Conventions",),
+    "steps.conventions": ("Conventions",),
     "dialects": ("DIALECTS",),
     "dialects.base": ("Dialect",),
     "dialects.custom": ("load_dialect",),
@@ -95,7 +95,6 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_MODULE)
 
 if TYPE_CHECKING:
-    from ddtree_metrics.conventions import Conventions as Conventions
     from ddtree_metrics.coverage import Coverage as Coverage
     from ddtree_metrics.diagnosis import diagnose as diagnose
     from ddtree_metrics.dialects import DIALECTS as DIALECTS
@@ -180,6 +179,7 @@ if TYPE_CHECKING:
     from ddtree_metrics.schema import SCHEMA_VERSION as SCHEMA_VERSION
     from ddtree_metrics.schema import arrow_schema as arrow_schema
     from ddtree_metrics.schema import columns as columns
+    from ddtree_metrics.steps.conventions import Conventions as Conventions
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
-from ddtree_metrics.conventions import Conventions
 from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.datasets import read_tables
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged
@@ -24,6 +23,7 @@ from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text,
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
+from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.times import parse_window
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ServerStart,
         TreeStep,
     )
+    from ddtree_metrics.steps.basis import Basis
 
 
 class Log:
@@ -149,9 +150,9 @@ class Log:
     @functools.cached_property
     def decode_steps(self) -> pd.DataFrame:
         """The table of steps that the ``Decode batch`` lines give; see ``metrics.steps_from_decode``, also for its ``attrs``."""
-        from ddtree_metrics.metrics import steps_from_decode
+        from ddtree_metrics.steps.decode_windows import steps_from_decode
 
-        return steps_from_decode(self.decode)
+        return steps_from_decode(self.decode, prefill=self.prefill, events=self.events, servers=self.servers)
 
     @functools.cached_property
     def decode_request_steps(self) -> pd.DataFrame:
@@ -188,6 +189,22 @@ class Log:
     def lean_decode_request_steps(self) -> pd.DataFrame:
         """``decode_request_steps`` in a quarter of the memory."""
         return self._decode_joined.lean()
+
+    @functools.cached_property
+    def own_requests(self) -> pd.DataFrame:
+        """What the log's own lines say of the server's own requests (warm-ups, health checks), wherever ``requests`` come from."""
+        from ddtree_metrics.requests import requests_from_log
+        from ddtree_metrics.steps.own_requests import OWN_KINDS
+
+        own = self.requests if "requests" not in self._tables else requests_from_log(self.request_lines)
+        return own[own["kind"].isin(OWN_KINDS)]
+
+    @functools.cached_property
+    def basis(self) -> Basis:
+        """The rows that summary, report, plots and diagnosis rest on; see ``ddtree_metrics.steps.basis``."""
+        from ddtree_metrics.steps.basis_rows import build
+
+        return build(self)
 
     def with_requests(
         self,
@@ -239,6 +256,7 @@ class Log:
                     stacklevel=2,
                 )
         kept = {k: v for k, v in self._tables.items() if k not in ("requests", "request_steps")}
+        requests = complement.kinds_from(requests, requests_from_log(self.request_lines) if own is None else own)
         made = Log({**kept, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts)
         made.requests = requests
         made.clock_offset_s = clock_offset_s

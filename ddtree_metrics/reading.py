@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ddtree_metrics.conventions import Conventions
 from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
 from ddtree_metrics.dialects import DIALECTS, get
 from ddtree_metrics.dialects.engine import Parser
@@ -24,7 +23,8 @@ from ddtree_metrics.errors import DDTreeError, DDTreeWarning
 from ddtree_metrics.records import TABLES, ServerStart
 from ddtree_metrics.schema import arrow_schema, columns
 from ddtree_metrics.sources import AFTER_LEFT_OUT, Window
-from ddtree_metrics.streams import Streams
+from ddtree_metrics.steps.conventions import Conventions
+from ddtree_metrics.steps.streams import Streams
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo

@@ -12,10 +12,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddtree_metrics import metrics
-from ddtree_metrics.metrics import columns
+from ddtree_metrics.steps import frames as columns
+from ddtree_metrics.steps.basis import Basis, Kind, basis_of, empty_like
+from ddtree_metrics.steps.basis_rows import PLAIN, PLAIN_IN_PART
 
-SUMMARY_VERSION = 1
-"""1: the first form."""
+SUMMARY_VERSION = 2
+"""1: the first form. 2: step_time_seen_ms; server starts that no line tells of, and of several services."""
 
 MAX_RUNS = 12
 """So many server starts are listed; of more, the last ones."""
@@ -23,7 +25,10 @@ MAX_RUNS = 12
 MIXED = "steps with several requests share one mean (Decode batch lines): by-context values mix them"
 """Said where tokens per step of a request are those of its batch."""
 
-_OWN = ("warmup", "health_check")
+_NOTES = {
+    Kind.STEP_LINES_NO_REQUESTS: "no request is known: which steps are of one request cannot be told",
+    Kind.DECODE_WINDOWS: "each line is a window of steps: p95 is that of window means, context is #token / #running-req",
+}
 _TABLES = ("steps", "decode", "prefill", "servers", "events", "requests")
 
 
@@ -39,6 +44,9 @@ class Line:
         What the numbers rest on: steps, those whose time is known, request-steps (a step of a batch of four counts four times), requests.
     step_time_mean_ms, step_time_p50_ms, step_time_p95_ms : float or None
         Step time: over steps for the whole log and for server starts, over request-steps in a bin of context.
+    step_time_seen_ms : float or None
+        The mean step time that request-steps saw: a step of a batch of four counts four times. Tokens per step (micro) over it are the
+        speed.
     tokens_per_step_micro, tokens_per_step_macro : float or None
         Tokens per step and request: all tokens by all request-steps, and the mean of the requests' own means.
     tok_per_s : float or None
@@ -51,6 +59,7 @@ class Line:
     request_steps: int = 0
     requests: int = 0
     step_time_mean_ms: float | None = None
+    step_time_seen_ms: float | None = None
     step_time_p50_ms: float | None = None
     step_time_p95_ms: float | None = None
     tokens_per_step_micro: float | None = None
@@ -114,117 +123,37 @@ def summarise(log: Any) -> Summary:
     Summary
         Requests of the server itself (warm-up, health check) are left out and counted; what is not known is None.
     """
-    frames = {name: _frame(log, name) for name in _TABLES}
-    rows, basis, notes = _rows(log, frames)
-    excluded: dict[str, int] = {}
-    own = _servers_own(rows, frames["requests"])
-    if own.any():
-        excluded["request-steps of the server itself (warm-up or health check)"] = int(own.sum())
-        rows = rows[~own]
-    rows = _slim(rows)
-    untimed = np.isnan(rows["step_time_ms"].to_numpy()) & _firsts(rows["where"].to_numpy())
-    for reason, n in pd.Series(rows["why"].to_numpy()[untimed]).fillna("not known").value_counts().items():
-        excluded[f"no step time: {reason}"] = int(n)
-    missing = int(rows["tokens"].isna().sum())
-    if missing:
-        excluded["tokens not known"] = missing
-    first, last = _span([rows, *frames.values()])
+    frames = {name: empty_like(log, name) for name in _TABLES}
+    basis = basis_of(log)
+    notes = [_NOTES[basis.kind]] if basis.kind in _NOTES else []
+    notes += [note for note in (PLAIN, PLAIN_IN_PART) if note in basis.notes]
+    first, last = _span([pd.DataFrame({"time_us": np.where(basis.time_us >= 0, basis.time_us, np.nan)}), *frames.values()])
     suppressed = getattr(getattr(log, "coverage", None), "suppressed_lines", 0) or 0
     if suppressed:
         notes.append(f"at least {suppressed} lines missing (suppressed): counts are lower bounds")
     hidden = getattr(getattr(log, "coverage", None), "duplicate_ranks", 0) or 0
     if hidden:
         notes.append(f"{hidden} duplicate rank lines hidden")
-    vague = [name for name in ("coarse_clock", "burst") if any(reason.endswith(name) for reason in excluded)]
+    untimed = basis.first & ~np.isfinite(basis.step_ms)
+    vague = {str(basis.why_names[code]) for code in np.unique(basis.why_code[untimed]) if code >= 0} & {"coarse_clock", "burst"}
     if vague:
         notes += _bounds(frames["steps"], frames["events"], frames["prefill"], burst="coarse_clock" not in vague)
-    mixed = int((rows["batch_size"] > 1).sum()) if basis.startswith("Decode") else 0
-    if mixed:
+    if basis.kind in (Kind.DECODE_STEPS, Kind.DECODE_WINDOWS) and (basis.batch > 1).any():
         notes.append(MIXED)
-    total = _line("all", rows)
-    if not total.request_steps and not len(frames["steps"]) and not len(frames["decode"]):
+    total = _line("all", basis, np.ones(len(basis), dtype=bool))
+    if basis.kind is Kind.NOTHING:
         notes.append("no step line and no Decode batch line: there is nothing to measure")
     return Summary(
         rows={name: len(frame) for name, frame in frames.items()},
         first=_iso(first),
         last=_iso(last),
         span_s=(last - first) / 1e6 if first is not None and last is not None else None,
-        basis=basis,
+        basis=basis.basis,
         total=total,
-        runs=tuple(_runs(rows, frames["servers"], notes)),
-        by_context=tuple(_contexts(rows)),
-        excluded=excluded,
+        runs=tuple(_runs(basis, notes)),
+        by_context=tuple(_contexts(basis)),
+        excluded=basis.excluded,
         notes=tuple(notes),
-    )
-
-
-def _frame(log: Any, name: str) -> pd.DataFrame:
-    frame = getattr(log, "lean_request_steps", None) if name == "request_steps" else None
-    frame = getattr(log, name, None) if frame is None else frame
-    return frame if isinstance(frame, pd.DataFrame) else pd.DataFrame()
-
-
-def _rows(log: Any, frames: dict[str, pd.DataFrame]) -> tuple[pd.DataFrame, str, list[str]]:
-    """Return one row a request a step, what they rest on, and notes."""
-    steps, decode = frames["steps"], frames["decode"]
-    joined = _frame(log, "request_steps") if len(steps) or not len(decode) else pd.DataFrame()
-    if len(joined):
-        return joined.reset_index(drop=True), "step lines", []
-    if len(steps):
-        made = metrics.neutral_columns(steps)
-        made = made.assign(tokens=columns.numeric(made, "tokens_per_step")).reset_index(drop=True)
-        return made, "step lines, no requests known", ["no request is known: tokens per step are means over the batch"]
-    if not len(decode):
-        return pd.DataFrame(), "no step line and no Decode batch line", []
-    kept: pd.DataFrame | None = getattr(log, "decode_steps", None)  # a Log keeps them, and joins them once
-    made = metrics.steps_from_decode(decode) if kept is None else kept
-    if made.attrs.get("log_interval") == 1:
-        rows = getattr(log, "lean_decode_request_steps", None)
-        if rows is None:
-            from ddtree_metrics.join import join_requests
-
-            rows = join_requests(made, frames["requests"], frames["prefill"], decode=decode, events=frames["events"])
-        return rows.reset_index(drop=True), "Decode batch lines, one a step", []
-    prefill, events = (frames[name] if len(frames[name]) else None for name in ("prefill", "events"))
-    timed = metrics.decode_step_times(decode, prefill=prefill, events=events).reset_index(drop=True)
-    running = columns.numeric(timed, "running")
-    running = np.where(running >= 1, running, np.nan)
-    context = columns.numeric(timed, "tokens") / running
-    unsure = np.isin(columns.text(timed, "step_time_why").astype(str), ["requests_changed", "retraction"])
-    accepted = columns.numeric(timed, "accept_len")
-    timed = timed.assign(
-        context_len=np.where((context > 0) & ~unsure, context, np.nan), tokens=np.where(accepted > 0, accepted, np.nan), batch_size=running
-    )
-    interval = timed.attrs.get("log_interval")
-    basis = f"Decode batch lines, one for {interval} steps" if interval else "Decode batch lines of unknown interval"
-    note = "each line is a window of steps: p95 is that of window means, context is #token / #running-req"
-    return timed.drop(columns=["request_id"], errors="ignore"), basis, [note]
-
-
-def _servers_own(rows: pd.DataFrame, requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    if not len(rows) or "request_id" not in rows or "kind" not in requests or "request_id" not in requests:
-        return np.zeros(len(rows), dtype=bool)
-    kind = columns.text(requests, "kind").astype(str)
-    ids = set(columns.text(requests, "request_id")[np.isin(kind, _OWN)]) - {None}
-    return np.asarray(pd.Series(columns.text(rows, "request_id"), dtype=object).isin(list(ids)))
-
-
-def _slim(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep what the numbers are made of, as plain columns; ``where`` numbers the steps, ``request_id`` the requests (-1: not known)."""
-    why = "step_time_why" if "step_time_why" in rows else "step_why"
-    reasons, names = pd.factorize(rows[why]) if why in rows else (np.full(len(rows), -1), np.empty(0))
-    ids = pd.factorize(rows["request_id"], use_na_sentinel=True)[0] if "request_id" in rows else np.full(len(rows), -1)
-    return pd.DataFrame(
-        {
-            "time_us": columns.time_us(rows),
-            "step_time_ms": columns.step_ms(rows),
-            "tokens": columns.finite(columns.numeric(rows, "tokens")),
-            "context_len": columns.finite(columns.numeric(rows, "context_len")),
-            "batch_size": columns.finite(columns.numeric(rows, "batch_size")),
-            "request_id": np.asarray(ids, dtype=np.int64),
-            "where": columns.step_codes(rows),
-            "why": [names[i] if i >= 0 else None for i in reasons.tolist()] if len(names) else None,
-        }
     )
 
 
@@ -251,23 +180,19 @@ def _bounds(steps: pd.DataFrame, events: pd.DataFrame, prefill: pd.DataFrame, *,
     ]
 
 
-def _firsts(codes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return ~np.asarray(pd.Series(codes).duplicated(), dtype=bool)
-
-
-def _line(name: str, rows: pd.DataFrame) -> Line:
+def _line(name: str, basis: Basis, mine: npt.NDArray[np.bool_]) -> Line:
     """Sum up some rows, a step counted once for step time."""
-    if not len(rows):
+    if not mine.any():
         return Line(name)
-    ms, tokens = rows["step_time_ms"].to_numpy(), rows["tokens"].to_numpy()
-    once = _firsts(rows["where"].to_numpy())
+    ms, tokens, ids = basis.step_ms[mine], basis.tokens[mine], basis.request_code[mine]
+    once = ~np.asarray(pd.Series(basis.step[mine]).duplicated(), dtype=bool)
     timed, counted = np.isfinite(ms), np.isfinite(tokens)
     own = ms[timed & once]
-    ids = rows["request_id"].to_numpy()
     n = np.bincount(ids[counted & (ids >= 0)])
     sums = np.bincount(ids[counted & (ids >= 0)], tokens[counted & (ids >= 0)])
     micro = float(tokens[counted].mean()) if counted.any() else None
     macro = float((sums[n > 0] / n[n > 0]).mean()) if n.any() else None
+    seen = float(ms[timed].mean()) if timed.any() else None
     return Line(
         name,
         steps=int(once.sum()),
@@ -275,39 +200,34 @@ def _line(name: str, rows: pd.DataFrame) -> Line:
         request_steps=int(counted.sum()),
         requests=len(np.unique(ids[ids >= 0])),
         step_time_mean_ms=float(own.mean()) if len(own) else None,
+        step_time_seen_ms=seen,
         step_time_p50_ms=float(np.quantile(own, 0.5)) if len(own) else None,
         step_time_p95_ms=float(np.quantile(own, 0.95)) if len(own) else None,
         tokens_per_step_micro=micro,
         tokens_per_step_macro=macro,
-        tok_per_s=1000 * micro / float(ms[timed].mean()) if micro is not None and timed.any() else None,
+        tok_per_s=1000 * micro / seen if micro is not None and seen else None,
     )
 
 
-def _runs(rows: pd.DataFrame, servers: pd.DataFrame, notes: list[str]) -> list[Line]:
-    """One line a server start, by the times of the start lines; nothing where the log has none."""
-    if not len(servers) or not len(rows):
+def _runs(basis: Basis, notes: list[str]) -> list[Line]:
+    """One line a server start that a line tells of, or that speculation or the process shows; nothing where there is only one unseen."""
+    told = [run for run in basis.runs if not run.hidden]
+    if not told and len(basis.runs) < 2:
         return []
-    starts = np.sort(columns.time_us(servers))
-    starts = starts[np.isfinite(starts)]
-    at = rows["time_us"].to_numpy()
-    if not len(starts) or not np.isfinite(at).any():
-        return []
-    number = np.where(np.isfinite(at), np.searchsorted(starts, at, side="right"), -1)
-    made = [_line(f"run {k}" if k else "before run 1", rows[number == k]) for k in range(len(starts) + 1)]
-    made = [line for line in made if line.steps]
-    empty = len(starts) - sum(line.name.startswith("run") for line in made)
+    made = [(run, _line(run.label if run.number else "before run 1", basis, basis.run == run.number)) for run in basis.runs]
+    lines = [line for _, line in made if line.steps]
+    empty = sum(not line.steps for run, line in made if run.number)
     if empty:
-        notes.append(f"{empty} of {len(starts)} server starts have no step")
-    if len(made) > MAX_RUNS:
-        notes.append(f"{len(made) - MAX_RUNS} earlier server starts are not listed")
-    return made[-MAX_RUNS:]
+        notes.append(f"{empty} of {sum(run.number > 0 for run in basis.runs)} server starts have no step")
+    if len(lines) > MAX_RUNS:
+        notes.append(f"{len(lines) - MAX_RUNS} earlier server starts are not listed")
+    return lines[-MAX_RUNS:]
 
 
-def _contexts(rows: pd.DataFrame) -> list[Line]:
-    if not columns.has(rows, "context_len"):
+def _contexts(basis: Basis) -> list[Line]:
+    if not np.isfinite(basis.context).any():
         return []
-    ids = rows["request_id"].where(rows["request_id"] >= 0)
-    made = metrics.by_context(rows.assign(request_id=ids), resamples=2)
+    made = metrics.by_context(basis.frame(), resamples=2)
 
     def number(x: Any) -> float | None:
         return float(x) if x is not None and math.isfinite(x) else None
@@ -320,6 +240,7 @@ def _contexts(rows: pd.DataFrame) -> list[Line]:
             request_steps=int(r["rows"]),
             requests=int(r["requests"]),
             step_time_mean_ms=number(r["step_time_mean_ms"]),
+            step_time_seen_ms=number(r["step_time_mean_ms"]),
             step_time_p50_ms=number(r["step_time_p50_ms"]),
             step_time_p95_ms=number(r["step_time_p95_ms"]),
             tokens_per_step_micro=number(r["tokens_per_step_pooled"]),
@@ -344,9 +265,9 @@ def _iso(us: int | None) -> str | None:
 
 # -- the table -----------------------------------------------------------------------------------------------------------------
 
-_HEAD = ("", "requests", "n", "p50 ms", "p95 ms", "tok/step", "(macro)", "tok/s")
-_WIDTHS = (8, 9, 7, 7, 8, 7, 7)
-_FIRST_TO_GO = (1, 6)  # in a narrow terminal
+_HEAD = ("", "requests", "n", "tok/step", "ms", "tok/s", "p50 ms", "p95 ms", "(macro)")
+_WIDTHS = (8, 9, 8, 7, 7, 7, 7, 7)
+_FIRST_TO_GO = (1, 8)  # in a narrow terminal
 
 
 def format_summary(summary: Summary, width: int = 80) -> str:
@@ -382,7 +303,10 @@ def format_summary(summary: Summary, width: int = 80) -> str:
             out += ["", "by server start", *(_row(_cells(line), name, shown) for line in summary.runs)]
         if summary.by_context:
             out += ["", "by context length (tokens)", *(_row(_cells(line), name, shown) for line in summary.by_context)]
-        legend = "n: timed steps; tok/step: tokens per step and request, pooled, (macro): mean over requests; tok/s: of one request"
+        legend = (
+            "n: timed steps; tok/step: tokens per step and request, pooled, (macro): mean over requests; ms: mean step time that requests "
+            "saw; tok/s: of one request, 1000 * tok/step / ms"
+        )
         out += ["", *_wrap(legend, width)]
     for note in summary.notes:
         out += _wrap(note, width)
@@ -396,11 +320,12 @@ def _cells(line: Line) -> tuple[str, ...]:
         line.name,
         f"{line.requests:,}",
         f"{line.timed_steps:,}",
+        _number(line.tokens_per_step_micro, 2),
+        _number(line.step_time_seen_ms),
+        _number(line.tok_per_s),
         _number(line.step_time_p50_ms),
         _number(line.step_time_p95_ms),
-        _number(line.tokens_per_step_micro, 2),
         _number(line.tokens_per_step_macro, 2),
-        _number(line.tok_per_s),
     )
 
 

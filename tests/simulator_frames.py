@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
-from ddtree_metrics.streams import Streams
+from ddtree_metrics.steps.streams import Streams
 
 if TYPE_CHECKING:
     from tests.simulator import Run

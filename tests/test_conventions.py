@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ddtree_metrics.conventions import Conventions
 from ddtree_metrics.coverage import BrokenKind, Coverage
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
+from ddtree_metrics.steps.conventions import Conventions
 
 
 def _conventions(rows: list[dict[str, Any]]) -> Conventions:

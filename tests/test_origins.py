@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtree_metrics.origins import Origin, Origins, in_order
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
+from ddtree_metrics.steps.stream_ids import Origin, Origins, in_order
 
 _TEXT = st.sampled_from([None, "", "a", "b", "gpu1"])
 _ROWS = st.lists(

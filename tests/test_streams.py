@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
-from ddtree_metrics.streams import Streams
+from ddtree_metrics.steps.streams import Streams
 
 T0 = 1_767_225_600_000_000  # 2026-01-01 00:00:00 UTC
 

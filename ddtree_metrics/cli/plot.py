@@ -48,7 +48,7 @@ def plot(source: Input, output: str, kind: str, by: str, bench: str | None, forc
         "tokens": lambda: plots.plot_tokens_per_step(curve, sweep=facts.sweep),
         "speed": lambda: plots.plot_speed(curve, sweep=facts.sweep),
         "survival": lambda: plots.plot_survival(facts.acceptance),
-        "distribution": lambda: plots.plot_step_time_distribution(facts.steps),
+        "distribution": lambda: plots.plot_step_time_distribution(facts.once),
         "throughput": lambda: plots.plot_throughput(facts.steps, events=log.events),
         "attribution": lambda: plots.plot_attribution(_attribution(log)),
         "budget": lambda: plots.plot_budget(metrics.by_budget(facts.rows)),

@@ -13,7 +13,8 @@ import pandas as pd
 
 from ddtree_metrics.diagnosis.causes import STEP, Causes
 from ddtree_metrics.diagnosis.model import VIF_LIMIT
-from ddtree_metrics.diagnosis.panel import Floats, Panel
+from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.frames import Floats
 
 NEAR = 0.1
 """Two values are equal if they differ by no more than this share of the larger (or of the range, if that is less strict by less) ..."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddtree_metrics.diagnosis.model import VIF_LIMIT, Fit, fit
-from ddtree_metrics.diagnosis.panel import Floats
+from ddtree_metrics.steps.frames import Floats
 
 KNOTS = (0.2, 0.4, 0.6, 0.8)
 """Quantiles of context at which the control of a comparison of two groups may bend."""

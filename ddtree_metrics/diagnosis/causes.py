@@ -14,8 +14,9 @@ from scipy import stats
 from ddtree_metrics.diagnosis.bends import bend, bending
 from ddtree_metrics.diagnosis.compare import clusters_of, step_weight, token_weight
 from ddtree_metrics.diagnosis.model import VIF_LIMIT, Fit, fit
-from ddtree_metrics.diagnosis.panel import Bools, Floats, Panel
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Interval
+from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.frames import Bools, Floats
 
 STEP, TOKENS = "step time", "tokens per step"
 

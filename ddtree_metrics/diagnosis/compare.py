@@ -13,8 +13,9 @@ import numpy.typing as npt
 from scipy import stats
 
 from ddtree_metrics.diagnosis.model import CLEARLY_LARGER, VIF_LIMIT, Fit, fit
-from ddtree_metrics.diagnosis.panel import Bools, Floats, Ints, Panel
 from ddtree_metrics.diagnosis.result import Comparison, Interval
+from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
 
 MOSTLY = 0.8
 """A part that makes up this much of a slow-down is named alone."""

@@ -11,14 +11,16 @@ from scipy import stats
 
 from ddtree_metrics.diagnosis import observed, verdict
 from ddtree_metrics.diagnosis.apart import Apart, context_or_uptime
-from ddtree_metrics.diagnosis.build import build
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Causes, label, study
 from ddtree_metrics.diagnosis.compare import comparison
 from ddtree_metrics.diagnosis.groups import pick
 from ddtree_metrics.diagnosis.model import VIF_LIMIT, Fit
-from ddtree_metrics.diagnosis.panel import Bools, Panel, Run, empty_like, floats
 from ddtree_metrics.diagnosis.result import SUPPORTED, Comparison, Diagnosis, Interval
 from ddtree_metrics.errors import MetricError
+from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.basis import basis_of, empty_like, floats
+from ddtree_metrics.steps.frames import Bools
+from ddtree_metrics.steps.starts import Start as Run
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -96,7 +98,7 @@ def diagnose(
         if not hasattr(log, "with_requests"):
             raise MetricError("requests can only be given with a log that was read (Log.with_requests)")
         log = log.with_requests(requests, tz=tz)
-    panel = build(log)
+    panel = basis_of(log)
     panel.tz = tz
     least = float(-np.log1p(-min_change))
     window = window if window is not None else _window_of(log)

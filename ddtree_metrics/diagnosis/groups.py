@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.diagnosis.panel import Bools, Panel
 from ddtree_metrics.diagnosis.words import plural
 from ddtree_metrics.errors import MetricError, TimeError
+from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.frames import Bools
 from ddtree_metrics.times import format_us, parse_window
 
 GROUP_FORMS = (

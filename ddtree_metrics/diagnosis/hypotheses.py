@@ -9,9 +9,9 @@ import numpy as np
 
 from ddtree_metrics.diagnosis.apart import Apart
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Causes, Effect
-from ddtree_metrics.diagnosis.panel import Panel
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Hypothesis, Interval
 from ddtree_metrics.diagnosis.words import factor, number, plural
+from ddtree_metrics.steps.basis import Basis as Panel
 
 
 @dataclass(slots=True)

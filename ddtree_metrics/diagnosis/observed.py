@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.diagnosis.panel import Bools, Ints, Panel, Run, empty_like, floats
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, FlagChange, Hypothesis, Interval
 from ddtree_metrics.diagnosis.words import plural
+from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.basis import empty_like, floats
+from ddtree_metrics.steps.frames import Bools, Ints
+from ddtree_metrics.steps.starts import Start as Run
 
 TOO_GOOD_STEPS = 64
 """So many steps of one request in a row with every draft accepted are no good fortune."""

@@ -7,9 +7,9 @@ import numpy as np
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Causes
 from ddtree_metrics.diagnosis.compare import step_weight
 from ddtree_metrics.diagnosis.hypotheses import Named
-from ddtree_metrics.diagnosis.panel import Panel
 from ddtree_metrics.diagnosis.result import SUPPORTED, Comparison
 from ddtree_metrics.diagnosis.words import factor, number, plural
+from ddtree_metrics.steps.basis import Basis as Panel
 
 GIVE_REQUESTS = "give the requests (--requests FILE), or a log with its Decode batch lines: without them the context is not known"
 

@@ -11,10 +11,10 @@ from ddtree_metrics.diagnosis.apart import Apart
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Causes, label
 from ddtree_metrics.diagnosis.compare import MOSTLY
 from ddtree_metrics.diagnosis.hypotheses import Named, hypotheses
-from ddtree_metrics.diagnosis.panel import Panel
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, Hypothesis, Interval
 from ddtree_metrics.diagnosis.unclear import GIVE_REQUESTS, context_unknown, joined, moved, not_normal, why_not, without_context
 from ddtree_metrics.diagnosis.words import factor, number, percent
+from ddtree_metrics.steps.basis import Basis as Panel
 
 _OPENING = {
     "step_time": "Step time",

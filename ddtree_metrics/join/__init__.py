@@ -14,11 +14,11 @@ import pandas as pd
 import pyarrow as pa
 
 from ddtree_metrics import tables
-from ddtree_metrics.conventions import Conventions
 from ddtree_metrics.errors import DDTreeWarning, JoinError
 from ddtree_metrics.join.core import MIN_TRUSTED, Joined, join_steps
 from ddtree_metrics.join.lean import lean_join, lean_rows
 from ddtree_metrics.records import DecodeBatch, Event, PrefillBatch, RequestStep, TreeStep
+from ddtree_metrics.steps.conventions import Conventions
 
 __all__ = ["MIN_TRUSTED", "Whole", "join_batches", "join_requests", "lean_rows"]
 

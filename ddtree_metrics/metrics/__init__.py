@@ -7,30 +7,14 @@ Intervals come from resampling requests, for the steps of one request are not in
 from ddtree_metrics.metrics.acceptance import Acceptance, acceptance, survival_from_histogram
 from ddtree_metrics.metrics.attribution import Attribution, attribute_slowdown
 from ddtree_metrics.metrics.budgets import by_budget
-from ddtree_metrics.metrics.commits import (
-    CommitConvention,
-    NodesConvention,
-    commit_convention,
-    neutral_columns,
-    nodes_convention,
-    reconcile_counters,
-)
+from ddtree_metrics.metrics.comparison import StepTimeComparison, compare_step_times
 from ddtree_metrics.metrics.confounding import Confounding, confounded
 from ddtree_metrics.metrics.context import BY_CONTEXT_COLUMNS, by_context
-from ddtree_metrics.metrics.decode_time import (
-    LogInterval,
-    StepTimeComparison,
-    compare_step_times,
-    decode_step_times,
-    log_interval,
-    steps_from_decode,
-)
+from ddtree_metrics.metrics.counters import reconcile_counters
 from ddtree_metrics.metrics.fits import Share, StepTimeFit, fit_step_time
 from ddtree_metrics.metrics.gaps import gaps
 from ddtree_metrics.metrics.histograms import context_histogram, merge_histograms, summarise_histogram
-from ddtree_metrics.metrics.intervals import PromptKeys, prompt_keys
 from ddtree_metrics.metrics.rates import AcceptRate, RankMean, accept_rate, accept_rates, weighted_mean_over_ranks
-from ddtree_metrics.metrics.step_time import step_time_bounds, step_times
 from ddtree_metrics.metrics.two_point import (
     Run,
     RunRate,
@@ -42,6 +26,21 @@ from ddtree_metrics.metrics.two_point import (
     two_point_rate,
 )
 from ddtree_metrics.metrics.window import WindowKnee, find_window_knee
+from ddtree_metrics.steps.decode_windows import (
+    LogInterval,
+    decode_step_times,
+    log_interval,
+    steps_from_decode,
+)
+from ddtree_metrics.steps.prompts import PromptKeys, prompt_keys
+from ddtree_metrics.steps.step_time import step_time_bounds, step_times
+from ddtree_metrics.steps.tokens import (
+    CommitConvention,
+    NodesConvention,
+    commit_convention,
+    neutral_columns,
+    nodes_convention,
+)
 
 __all__ = [
     "BY_CONTEXT_COLUMNS",

@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Bools, Floats, Ints
-from ddtree_metrics.metrics.commits import commit_convention, nodes_convention
 from ddtree_metrics.metrics.intervals import (
-    PromptKeys,
     Resampler,
     around,
     effective,
     group_codes,
     number,
-    prompt_keys,
     sums_by,
     token_bounds,
     within,
 )
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.prompts import PromptKeys, prompt_keys
+from ddtree_metrics.steps.tokens import commit_convention, nodes_convention
 
 TOO_GOOD = 0.95
 """So large a share of steps at the depth cap is a repetition loop or a placeholder more often than a good drafter."""

@@ -15,10 +15,11 @@ import pandas as pd
 from scipy import stats
 
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Bools, Floats, Ints
-from ddtree_metrics.metrics.intervals import MAX_GROUPS, effective, number, prompt_keys, sums_by, useless, widening
+from ddtree_metrics.metrics.intervals import MAX_GROUPS, effective, number, sums_by, useless, widening
 from ddtree_metrics.metrics.shares import counteracting
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.prompts import prompt_keys
 
 CLEAR = 0.75
 """A share of this or more names its cause alone; less, and both are named."""

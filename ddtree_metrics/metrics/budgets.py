@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.metrics import columns as cols
 from ddtree_metrics.metrics.context import by_context
+from ddtree_metrics.steps import frames as cols
 
 BUDGET_COLUMNS = (
     "budget",

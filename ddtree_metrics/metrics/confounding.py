@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.intervals import prompt_keys
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.prompts import prompt_keys
 
 TOGETHER = 0.95
 """Correlation over requests from which on two columns are said to rise together."""

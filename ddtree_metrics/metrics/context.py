@@ -9,20 +9,19 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Bools, Floats, Ints
 from ddtree_metrics.metrics.intervals import (
-    PromptKeys,
     Resampler,
     around,
     effective,
     group_codes,
-    prompt_keys,
     quantile_draws,
     sums_by,
     token_bounds,
     within,
 )
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.prompts import PromptKeys, prompt_keys
 
 AXES = ("context_len", "prompt_len", "generated_len")
 """The usual axes; any other numeric column of the frame will do too."""

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics import columns as cols
 from ddtree_metrics.metrics.choice import choose
-from ddtree_metrics.metrics.columns import Floats, Ints
-from ddtree_metrics.metrics.intervals import around, prompt_keys
+from ddtree_metrics.metrics.intervals import around
 from ddtree_metrics.metrics.models import Cells, Model, Regression, without_outliers
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Floats, Ints
+from ddtree_metrics.steps.prompts import prompt_keys
 
 MODELS = ("flat", "line", "bend", "curve")
 

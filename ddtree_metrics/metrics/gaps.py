@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.step_time import Intervals, step_times
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.line_intervals import Intervals
+from ddtree_metrics.steps.step_time import step_times
 
 GAP_COLUMNS = ("kind", "start", "end", "duration_ms", "count", "unit", "stream", "detail")
 

@@ -15,9 +15,9 @@ import pandas as pd
 import pyarrow as pa
 
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Floats, Ints
 from ddtree_metrics.metrics.context import BY_CONTEXT_COLUMNS, _label
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Floats, Ints
 
 GROWTH = 1.01
 """Each bucket is this much wider than the one before."""

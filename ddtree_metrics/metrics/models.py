@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics.columns import Floats, Ints
 from ddtree_metrics.metrics.intervals import Resampler, effective, group_codes
+from ddtree_metrics.steps.frames import Floats, Ints
 
 CUT = 3.0
 """Residuals are cut at this many robust standard deviations."""

@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Floats
 from ddtree_metrics.metrics.intervals import number
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Floats
 
 PRINTED = 0.005
 """Both numbers are printed with two decimals, so each is known to within this."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.metrics import columns as cols
 from ddtree_metrics.metrics.intervals import number
+from ddtree_metrics.steps import frames as cols
 
 CACHE_SLACK = 64
 """Cached prompt tokens of two runs may differ by so many (a page or two) without telling in the time."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.metrics import columns as cols
 from ddtree_metrics.metrics.choice import choose
-from ddtree_metrics.metrics.columns import Floats
-from ddtree_metrics.metrics.intervals import around, prompt_keys
+from ddtree_metrics.metrics.intervals import around
 from ddtree_metrics.metrics.models import Cells, Model, Regression
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.frames import Floats
+from ddtree_metrics.steps.prompts import prompt_keys
 
 ALIKE = 0.04
 """A change of tokens per step by less than this at the window is no change."""

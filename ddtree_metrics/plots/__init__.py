@@ -18,7 +18,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
-from ddtree_metrics.metrics import columns
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.plots.files import render_figure, save_figure
 from ddtree_metrics.plots.looks import (
@@ -45,6 +44,7 @@ from ddtree_metrics.plots.looks import (
     words,
 )
 from ddtree_metrics.plots.timeline import columns_weight, plot_throughput, quantiles, step_ms
+from ddtree_metrics.steps import frames as columns
 
 if TYPE_CHECKING:
     import pandas as pd

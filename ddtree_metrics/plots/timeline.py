@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-from ddtree_metrics.metrics import columns
 from ddtree_metrics.plots.looks import (
     BLUE,
     GREEN,
@@ -24,6 +23,7 @@ from ddtree_metrics.plots.looks import (
     nothing,
     shorten,
 )
+from ddtree_metrics.steps import frames as columns
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.diagnosis.words import cut_words
-from ddtree_metrics.metrics import columns
 from ddtree_metrics.report.facts import Facts
 from ddtree_metrics.report.markup import Html, count, how, join, table, tag
+from ddtree_metrics.steps import frames as columns
 from ddtree_metrics.times import format_us
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics import metrics
-from ddtree_metrics.metrics import columns
+from ddtree_metrics.steps import frames as columns
+from ddtree_metrics.steps.basis import Kind, basis_of
 
 if TYPE_CHECKING:
     from ddtree_metrics.log import Log
@@ -33,9 +34,13 @@ class Facts:
     Attributes
     ----------
     rows : DataFrame
-        One row a request a step, with step times.
+        One row a request a step, with step times: the basis of all numbers.
     steps : DataFrame
-        What the distribution and the line over time are drawn from: one row a step, or a ``Decode batch`` line.
+        What the line over time is drawn from, all that the server did: one row a step, or a ``Decode batch`` line.
+    once : DataFrame
+        The first row of each step of ``rows``: what the distribution is drawn from.
+    kind : Kind
+        What kind of line the rows are made of.
     curve : DataFrame
         ``by_context`` of the rows.
     fit, acceptance : object or None
@@ -60,7 +65,9 @@ class Facts:
     comparison: Any = None
     gaps: pd.DataFrame = field(default_factory=pd.DataFrame)
     sweep: pd.DataFrame | None = None
-    calls: str = ""
+    once: pd.DataFrame = field(default_factory=pd.DataFrame)
+    kind: Kind = Kind.NOTHING
+    calls: str = "rows = log.basis.frame()"
     by_sql: bool = False
 
 
@@ -76,56 +83,20 @@ def gather(log: Log, bench: Any = None, *, level: float = 0.9) -> Facts:
     level : float
         Of the intervals.
     """
-    rows, steps, calls, by_sql = _rows(log)
-    made = Facts(rows, steps, metrics.by_context(rows, level=level), calls=calls, by_sql=by_sql)
+    basis = basis_of(log)
+    rows = basis.frame()
+    timed = metrics.step_times(log.steps, events=log.events, prefill=log.prefill) if len(log.steps) else log.decode
+    made = Facts(rows, timed if len(timed) else rows, metrics.by_context(rows, level=level), kind=basis.kind)
+    made.once = rows.drop_duplicates("where").drop(columns="weight")
+    made.by_sql = basis.kind is Kind.STEP_LINES
     made.fit = metrics.fit_step_time(rows, level=level)
-    has_lists = columns.has(log.steps, "accepted_drafts") or not len(log.steps)
-    made.acceptance = metrics.acceptance(rows if has_lists or columns.has(rows, "drafts") else log.steps, level=level)
+    told = columns.has(rows, "drafts") or not len(log.steps)
+    made.acceptance = metrics.acceptance(rows if told else log.steps, level=level)
     if len(log.steps) and len(log.decode):
         made.comparison = metrics.compare_step_times(log.steps, log.decode, prefill=log.prefill)
     made.gaps = metrics.gaps(log.steps if len(log.steps) else log.decode, log.events, prefill=log.prefill)
     made.sweep = sweep_frame(bench)
     return made
-
-
-def _rows(log: Log) -> tuple[pd.DataFrame, pd.DataFrame, str, bool]:
-    """Return one row a request a step, one row a step, the calls that make the former, and whether an export has it."""
-    if len(log.steps):
-        steps = metrics.step_times(log.steps, events=log.events, prefill=log.prefill)
-        if len(log.lean_request_steps):
-            calls = "rows = ddt.step_times(log.request_steps, events=log.events, prefill=log.prefill)"
-            return metrics.step_times(log.lean_request_steps, events=log.events, prefill=log.prefill), steps, calls, True
-        return steps, steps, "rows = ddt.step_times(log.steps, events=log.events, prefill=log.prefill)", False
-    if not len(log.decode):
-        rows = metrics.step_times(log.lean_request_steps, events=log.events, prefill=log.prefill)
-        return rows, rows, "rows = ddt.step_times(log.request_steps)", True
-    steps = log.decode_steps
-    if steps.attrs.get("log_interval") == 1:
-        calls = (
-            "steps = ddt.steps_from_decode(log.decode)\n"
-            "rows = ddt.join_requests(steps, log.requests, log.prefill, decode=log.decode, events=log.events)\n"
-            "rows = ddt.step_times(rows, events=log.events, prefill=log.prefill)"
-        )
-        timed = metrics.step_times(steps, events=log.events, prefill=log.prefill)
-        return metrics.step_times(log.lean_decode_request_steps, events=log.events, prefill=log.prefill), timed, calls, False
-    timed = metrics.decode_step_times(log.decode, prefill=log.prefill, events=log.events)
-    rows = timed.drop(columns=["tokens"], errors="ignore")
-    running = columns.numeric(timed, "running")
-    running = np.where(running >= 1, running, np.nan)
-    context = columns.numeric(timed, "tokens") / running
-    unsure = np.isin(columns.text(timed, "step_time_why"), ["requests_changed", "retraction"])
-    rows["context_len"] = np.where((context > 0) & ~unsure, context, np.nan)
-    rows["tokens"] = columns.numeric(timed, "accept_len")
-    rows["batch_size"] = running
-    calls = (
-        "rows = ddt.decode_step_times(log.decode, prefill=log.prefill, events=log.events)\n"
-        "rows = rows.assign(\n"
-        "    context_len=rows.tokens / rows.running,  # mean over the batch, slots held ahead included\n"
-        "    tokens=rows.accept_len,\n"
-        "    batch_size=rows.running,\n"
-        ")"
-    )
-    return rows, log.decode, calls, False
 
 
 def sweep_frame(bench: Any) -> pd.DataFrame | None:

@@ -12,13 +12,14 @@ import pandas as pd
 from ddtree_metrics import metrics, plots
 from ddtree_metrics.diagnosis.words import cut_words
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics import columns
 from ddtree_metrics.metrics.intervals import useless
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.plots.timeline import bucket
 from ddtree_metrics.report.drawing import NARROW, WIDE, draw
 from ddtree_metrics.report.facts import Facts
 from ddtree_metrics.report.markup import Html, between, count, figure, how, join, known, percent, quantity, ratio, table, tag
+from ddtree_metrics.steps import frames as columns
+from ddtree_metrics.steps.basis import Kind
 from ddtree_metrics.summary import MIXED
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def pictures(log: Log, facts: Facts) -> Html:
         draw(lambda ax: plots.plot_speed(facts.curve, ax, sweep=facts.sweep), f"Speed of one request against {x}"),
         draw(lambda ax: plots.plot_survival(facts.acceptance, ax), "Share of steps that accepted at least so many drafts"),
         draw(
-            lambda ax: plots.plot_step_time_distribution(facts.steps if "tokens" in facts.steps else facts.rows, ax),
+            lambda ax: plots.plot_step_time_distribution(facts.once, ax),
             "Distribution of step times",
         ),
         _second_axis(facts),
@@ -122,7 +123,7 @@ def pictures(log: Log, facts: Facts) -> Html:
     code = (
         f"{facts.calls}\ncurve = ddt.by_context(rows)\n"
         "ax = ddt.plot_step_time(curve, fit=ddt.fit_step_time(rows))\nddt.plot_tokens_per_step(curve)\n"
-        "ddt.plot_survival(ddt.acceptance(rows))\nddt.plot_step_time_distribution(rows)\n"
+        'ddt.plot_survival(ddt.acceptance(rows))\nddt.plot_step_time_distribution(rows.drop_duplicates("where").drop(columns="weight"))\n'
         "ddt.plot_throughput(log.steps, events=log.events)\n"
         'ddt.save_figure(ax, "step-time.svg")'
     )
@@ -168,12 +169,12 @@ def curve(facts: Facts) -> Html:
                 _bin(row),
                 count(row.get("timed_steps")),
                 count(row.get("requests")),
+                _q(row, "tokens_per_step_pooled"),
                 _q(row, "step_time_mean_ms"),
+                _q(row, "tok_per_s"),
                 figure(row.get("step_time_p50_ms")),
                 figure(row.get("step_time_p95_ms")),
-                _q(row, "tokens_per_step_pooled"),
                 _q(row, "tokens_per_step_per_request"),
-                _q(row, "tok_per_s"),
                 row.get("reason") if isinstance(row.get("reason"), str) else None,
             )
         )
@@ -181,12 +182,12 @@ def curve(facts: Facts) -> Html:
         "Context",
         "Timed steps",
         "Requests",
-        "Step time, mean (ms)",
-        "median",
-        "95 %",
         "Tokens a step, pooled",
-        "mean over requests",
+        "Step time, mean (ms)",
         "Tokens/s",
+        "Step time, median",
+        "95 %",
+        "Tokens a step, mean over requests",
         "Note",
     ]
     if not any(r[-1] for r in rows):
@@ -194,7 +195,7 @@ def curve(facts: Facts) -> Html:
     more = f"{len(frame) - MOST_ROWS} more bins are not shown." if len(frame) > MOST_ROWS else None
     skipped = frame.attrs.get("rows_without_axis")
     note = f"{count(skipped)} request-steps have no context length and are in no bin." if known(skipped) and skipped else None
-    mixed = "decode" in facts.calls and bool((columns.numeric(facts.rows, "batch_size") > 1).any())
+    mixed = facts.kind in (Kind.DECODE_STEPS, Kind.DECODE_WINDOWS) and bool((columns.numeric(facts.rows, "batch_size") > 1).any())
     return join(
         [
             heading,
@@ -221,6 +222,7 @@ def curve_sql(frame: pd.DataFrame) -> str:
         "       avg(tokens) AS tokens_per_step_pooled\n"
         "FROM 'export/request_steps.parquet'\n"
         "JOIN bins ON context_len >= low AND context_len < high\n"
+        "WHERE NOT list_has_any(coalesce(flags, []), ['warmup', 'health_check'])\n"
         "GROUP BY low, high\n"
         "ORDER BY low;"
     )

@@ -8,6 +8,7 @@ import pandas as pd
 
 from ddtree_metrics import tables
 from ddtree_metrics.records import Request
+from ddtree_metrics.steps.own_requests import OWN_KINDS
 
 
 def complement_requests(requests: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
@@ -49,6 +50,34 @@ def complement_requests(requests: pd.DataFrame, others: pd.DataFrame) -> pd.Data
     made = tables.to_pandas(tables.from_records([Request(**row) for row in (*mine, *extra)], Request))
     made.attrs.update(requests.attrs)
     made.attrs["complement"] = {"filled": filled, "added": len(extra)}
+    return made
+
+
+def kinds_from(requests: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Take which requests are the server's own from its log: a file of requests takes all of them for a client's.
+
+    Parameters
+    ----------
+    requests : DataFrame
+        A table of requests.
+    own : DataFrame
+        ``requests_from_log`` of the log of the same server.
+
+    Returns
+    -------
+    DataFrame
+        The same requests; those whose id the log knows as a warm-up or a health check have that ``kind``.
+    """
+    if not len(own) or "request_id" not in requests or "kind" not in own:
+        return requests
+    known = own[own["kind"].isin(OWN_KINDS) & own["request_id"].notna()].drop_duplicates("request_id")
+    told = requests["request_id"].map(dict(zip(known["request_id"].astype(object), known["kind"].astype(object), strict=True)))
+    if not told.notna().any():
+        return requests
+    made = requests.copy()
+    kinds = (made["kind"] if "kind" in made else pd.Series(None, index=made.index)).astype(object)
+    made["kind"] = kinds.where(told.isna(), told.astype(object)).astype(own["kind"].dtype)
+    made.attrs.update(requests.attrs)
     return made
 
 

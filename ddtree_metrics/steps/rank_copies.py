@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ddtree_metrics.origins import Labels
-from ddtree_metrics.rows import Rows
+from ddtree_metrics.steps.columns import Rows
+from ddtree_metrics.steps.stream_ids import Labels
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

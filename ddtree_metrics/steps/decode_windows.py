@@ -15,10 +15,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Bools, Floats
-from ddtree_metrics.metrics.step_time import Intervals, _between, step_times
 from ddtree_metrics.records import TreeStep
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.between import Between
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.intervals import REASONS, gaps_among
+from ddtree_metrics.steps.line_intervals import Intervals, judged
+from ddtree_metrics.steps.speculation import speculative
 
 IDLE_FACTOR = 3.0
 """A window's step time this many times that of the windows before and after it holds idle time."""
@@ -65,29 +68,48 @@ class _Parts:
     per_step: Floats
     frame: Intervals
     seen_us: Floats
+    speculative: Floats
 
     @classmethod
-    def of(cls, decode: pd.DataFrame) -> _Parts:
+    def of(cls, decode: pd.DataFrame, servers: pd.DataFrame | None = None) -> _Parts:
         running, accept = cols.numeric(decode, "running"), cols.numeric(decode, "accept_len")
         throughput = cols.numeric(decode, "gen_throughput")
-        if not np.isfinite(accept).any():
-            accept = np.ones(len(decode))  # no speculation: one token a request and step
+        spoken = speculative(decode, servers)
+        accept = np.where(spoken == 0.0, 1.0, accept)  # no speculation: one token a request and step
         frame = Intervals.of(decode)
         seen = cols.numeric(decode, "line_us") if cols.has(decode, "line_us") else frame.elapsed_us
         with np.errstate(invalid="ignore", divide="ignore"):
             raw = np.where((throughput > 0) & np.isfinite(throughput), 1000.0 * running * accept / throughput, np.nan)
         raw = np.where(running * accept > 0, raw, np.nan)
-        return cls(running, accept, throughput, cols.numeric(decode, "tokens"), raw, running * accept, frame, seen)
+        return cls(running, accept, throughput, cols.numeric(decode, "tokens"), raw, running * accept, frame, seen, spoken)
+
+    @property
+    def changed(self) -> Bools:
+        """Rows before which speculation was turned on or off: another server, whose window says nothing of the one before."""
+        return speculation_changes(self.speculative, self.frame.previous)
 
     def window_steps(self) -> Floats:
         """Return the steps of each window by the growth of ``#token``; NaN where the two lines cannot be compared."""
         back = np.maximum(self.frame.previous, 0)
         comparable = (self.frame.previous >= 0) & (self.per_step > 0)
         if len(self.running):
-            comparable &= self.running == self.running[back]
+            comparable &= (self.running == self.running[back]) & ~self.changed
         grown = self.tokens - (self.tokens[back] if len(self.tokens) else self.tokens)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(comparable, grown / self.per_step, np.nan)
+
+
+def speculation_changes(spoken: Floats, previous: Ints) -> Bools:
+    """Tell before which rows a stream of Decode lines changes from speculation to none, or back: a server start that no line tells of."""
+    made = np.zeros(len(spoken), dtype=bool)
+    newest = spoken.copy()
+    for row in np.flatnonzero(np.isnan(spoken) & (previous >= 0)):  # what cannot be told is as it was
+        newest[row] = newest[previous[row]]
+    back = np.maximum(previous, 0)
+    rows = (previous >= 0) & np.isfinite(newest)
+    if len(spoken):
+        made[rows] = np.isfinite(newest[back][rows]) & (newest[rows] != newest[back][rows])
+    return made
 
 
 def log_interval(decode: pd.DataFrame, *, interval: int | None = None) -> LogInterval:
@@ -106,7 +128,10 @@ def log_interval(decode: pd.DataFrame, *, interval: int | None = None) -> LogInt
     """
     if interval is not None:
         return LogInterval(int(interval), "given", 0, 0)
-    parts = _Parts.of(decode)
+    return _log_interval(_Parts.of(decode))
+
+
+def _log_interval(parts: _Parts) -> LogInterval:
     fine = parts.frame.by_monotonic | (parts.frame.resolution_us <= 10_000)
     with np.errstate(invalid="ignore", divide="ignore"):
         by_time = np.where(fine & (parts.seen_us > 0), parts.seen_us / 1000.0 / parts.raw_ms, np.nan)
@@ -132,7 +157,12 @@ def _most_common(values: Floats, source: str) -> LogInterval:
 
 
 def decode_step_times(
-    decode: pd.DataFrame, *, prefill: pd.DataFrame | None = None, events: pd.DataFrame | None = None, interval: int | None = None
+    decode: pd.DataFrame,
+    *,
+    prefill: pd.DataFrame | None = None,
+    events: pd.DataFrame | None = None,
+    servers: pd.DataFrame | None = None,
+    interval: int | None = None,
 ) -> pd.DataFrame:
     """Add the mean step time of each Decode line's window, or why it has none.
 
@@ -141,7 +171,10 @@ def decode_step_times(
     decode : pandas.DataFrame
         Decode lines in the order in which they were logged.
     prefill, events : pandas.DataFrame, optional
-        What may lie within a window and spoil it.
+        What may lie within a window and spoil it. Decode lines that were read from a log know it themselves (``line_why``), by the order
+        in the file.
+    servers : pandas.DataFrame, optional
+        Server starts; one without a speculative algorithm says that its steps make one token.
     interval : int, optional
         ``--decode-log-interval``, where it is known; inferred otherwise.
 
@@ -151,11 +184,12 @@ def decode_step_times(
         A copy with ``step_time_raw_ms`` (the formula, whatever it is worth), ``step_time_ms`` (null where the window is spoiled),
         ``step_time_from``, ``step_time_why`` (after_idle, prefill_between, requests_changed, retraction, window_mismatch,
         throughput_zero, throughput_not_finite, no_running, no_accept_len, first, unchecked, duplicate_rank), ``window_steps`` (by
-        ``#token``), ``window_implied_ms``, ``window_seen_ms``, ``log_interval``. ``attrs`` has ``log_interval``,
+        ``#token``), ``window_implied_ms``, ``window_seen_ms``, ``log_interval``, ``speculative`` (1, 0, or null) and ``accept_len``
+        (1 where there is no speculation). ``attrs`` has ``log_interval``,
         ``log_interval_from``, ``reason`` and ``counts`` by reason.
     """
-    parts = _Parts.of(decode)
-    found = log_interval(decode, interval=interval)
+    parts = _Parts.of(decode, servers)
+    found = LogInterval(int(interval), "given", 0, 0) if interval is not None else _log_interval(parts)
     every = found.value
     window_steps = parts.window_steps()
     why = np.full(len(decode), None, dtype=object)
@@ -170,10 +204,10 @@ def decode_step_times(
         mark(parts.throughput == 0, "throughput_zero")
         mark(np.isnan(parts.accept), "no_accept_len")
         mark(~(parts.per_step > 0), "no_running")
-    between = _between(decode, parts.frame.stamps, parts.frame.previous_stamps, events, prefill)
-    mark((line_why == "prefill_between") | between.get("prefill_between", np.zeros(len(decode), dtype=bool)), "prefill_between")
-    mark((line_why == "retraction") | between.get("retraction", np.zeros(len(decode), dtype=bool)), "retraction")
-    mark(np.isin(line_why.astype(str), ("boot", "restart")), "first")
+    reason = _what_lies_between(decode, parts.frame, line_why, prefill, events)
+    mark(reason == "prefill_between", "prefill_between")
+    mark(reason == "retraction", "retraction")
+    mark(np.isin(line_why.astype(str), ("boot", "restart")) | parts.changed, "first")
     factor = IDLE_FACTOR_SINGLE if every == 1 else IDLE_FACTOR
     idle, compared = _stands_out(parts, why, factor)
     mark(idle | (line_why == "gap"), "after_idle")
@@ -194,6 +228,8 @@ def decode_step_times(
     made["step_time_ms"] = np.where(ok, parts.raw_ms, np.nan)
     made["step_time_from"] = pd.Series(["throughput" if o else None for o in ok], index=decode.index, dtype=object)
     made["step_time_why"] = pd.Series(why, index=decode.index, dtype=object)
+    made["accept_len"] = parts.accept
+    made["speculative"] = parts.speculative
     made["window_steps"] = window_steps
     made["window_implied_ms"] = implied
     made["window_seen_ms"] = parts.seen_us / 1000.0
@@ -208,8 +244,31 @@ def decode_step_times(
     return made
 
 
+def _what_lies_between(
+    decode: pd.DataFrame, frame: Intervals, line_why: NDArray[Any], prefill: pd.DataFrame | None, events: pd.DataFrame | None
+) -> NDArray[Any]:
+    """Say what lies between each Decode line and the one before it.
+
+    A line that was read from a log says it itself; where it says nothing, or only that its clock is coarse, the other tables tell.
+    """
+    told = np.isin(line_why.astype(str), ("None", "coarse_clock"))
+    if not cols.has(decode, "line_why") or (line_why == "coarse_clock").any():
+        unsaid = told if not cols.has(decode, "line_why") else line_why == "coarse_clock"
+        masks = Between(decode, frame.stamps, frame.monotonic, frame.previous).masks(prefill=prefill, events=events)
+        made = line_why.copy()
+        for kind in ("prefill_between", "retraction"):
+            if kind in masks:
+                made[unsaid & masks[kind]] = kind
+        return made
+    return line_why
+
+
 def _stands_out(parts: _Parts, why: NDArray[Any], factor: float) -> tuple[Bools, Bools]:
-    """Tell which windows are far longer a step than the three before and the three after; and which could be compared at all."""
+    """Tell which windows hold idle time, and which could be compared at all.
+
+    Idle time makes one window far longer than the three before it and the three after it. At an end of the log, where there is nothing on
+    one side, it has to stand out of its one neighbour too: several long windows in a row are a slow phase, and the log just ends in it.
+    """
     idle = np.zeros(len(why), dtype=bool)
     compared = np.zeros(len(why), dtype=bool)
     usable = np.isfinite(parts.raw_ms) & (why == None)  # noqa: E711 - elementwise
@@ -222,14 +281,20 @@ def _stands_out(parts: _Parts, why: NDArray[Any], factor: float) -> tuple[Bools,
         padded = np.concatenate([np.full(3, np.nan), values, np.full(3, np.nan)])
         shifted = np.lib.stride_tricks.sliding_window_view(padded, 3)
         before, after = shifted[: len(rows)].copy(), shifted[4 : 4 + len(rows)].copy()
-        before[np.isnan(before).all(axis=1)] = -np.inf
-        after[np.isnan(after).all(axis=1)] = -np.inf
+        before[0], after[-1] = values[1], values[-2]  # the one neighbour
         level = np.maximum(np.nanmedian(before, axis=1), np.nanmedian(after, axis=1))
         idle[rows] = values > factor * level
     return idle, compared
 
 
-def steps_from_decode(decode: pd.DataFrame, *, interval: int | None = None) -> pd.DataFrame:
+def steps_from_decode(
+    decode: pd.DataFrame,
+    *,
+    prefill: pd.DataFrame | None = None,
+    events: pd.DataFrame | None = None,
+    servers: pd.DataFrame | None = None,
+    interval: int | None = None,
+) -> pd.DataFrame:
     """Make the step table out of Decode lines: exact, one step a line, with ``--decode-log-interval 1``.
 
     Works for every speculative algorithm of an unpatched server, for all print this line. With a longer interval each row stands
@@ -239,6 +304,8 @@ def steps_from_decode(decode: pd.DataFrame, *, interval: int | None = None) -> p
     ----------
     decode : pandas.DataFrame
         Decode lines in the order in which they were logged.
+    prefill, events, servers : pandas.DataFrame, optional
+        As for ``decode_step_times``.
     interval : int, optional
         ``--decode-log-interval``, where it is known.
 
@@ -249,14 +316,14 @@ def steps_from_decode(decode: pd.DataFrame, *, interval: int | None = None) -> p
         ``accept_len`` times the batch stay below one half (99 requests). ``accept_len`` counts the bonus token in every release, so
         ``avg_accepted_drafts`` is one less. ``attrs["log_interval"]`` and ``attrs["reason"]`` say what a line stands for.
     """
-    found = log_interval(decode, interval=interval)
-    parts = _Parts.of(decode)
+    parts = _Parts.of(decode, servers)
+    found = LogInterval(int(interval), "given", 0, 0) if interval is not None else _log_interval(parts)
     made = pd.DataFrame(index=decode.index)
     for field in fields(TreeStep):
         made[field.name] = decode[field.name] if field.name in decode.columns and field.name not in ("tokens", "extra") else None
     made["time_us"] = pd.array(np.where(np.isnan(parts.frame.stamps), 0, parts.frame.stamps).astype(np.int64), dtype="Int64")
     made.loc[np.isnan(parts.frame.stamps), "time_us"] = pd.NA
-    accepts = cols.numeric(decode, "accept_len")
+    accepts = parts.accept
     steps = found.value
     made["batch_size"] = _whole(parts.running)
     made["avg_commit_len"] = parts.accept
@@ -270,16 +337,11 @@ def steps_from_decode(decode: pd.DataFrame, *, interval: int | None = None) -> p
     lists = [[int(d)] if a and np.isfinite(d) else None for d, a in zip(drafts, alone, strict=True)]
     made["accepted_drafts"] = pd.Series(lists, index=decode.index, dtype=object)
     if steps == 1:
-        if cols.has(decode, "line_us") or cols.has(decode, "line_why"):
-            made["step_us"] = decode["line_us"] if "line_us" in decode.columns else None
-            made["step_why"] = decode["line_why"] if "line_why" in decode.columns else None
-            made.loc[made["step_why"].notna(), "step_us"] = None
-        else:
-            timed = step_times(made.drop(columns=["step_us", "step_why", "step_ms"]))
-            made["step_us"] = _whole(np.round(timed["step_time_ms"].to_numpy(dtype=float) * 1000.0))
-            made["step_why"] = timed["step_time_why"]
+        elapsed, why = _single_steps(decode, parts, prefill, events)
+        made["step_us"] = _whole(np.where(why == None, elapsed, np.nan))  # noqa: E711 - elementwise
+        made["step_why"] = pd.Series(why, index=decode.index, dtype=object)
     else:
-        windows = decode_step_times(decode, interval=interval)
+        windows = decode_step_times(decode, prefill=prefill, events=events, servers=servers, interval=interval)
         made["step_us"] = pd.array([None] * len(decode), dtype="Int64")
         made["step_why"] = "window"
         made["step_ms"] = windows["step_time_ms"].to_numpy(dtype=float)
@@ -288,6 +350,24 @@ def steps_from_decode(decode: pd.DataFrame, *, interval: int | None = None) -> p
     made["tokens_cum"] = _whole(running.to_numpy(dtype=float))
     made.attrs = {"log_interval": steps, "reason": _why_not_one(found)}
     return made
+
+
+def _single_steps(
+    decode: pd.DataFrame, parts: _Parts, prefill: pd.DataFrame | None, events: pd.DataFrame | None
+) -> tuple[Floats, NDArray[Any]]:
+    """Return the time since the line before, and why it is no step time: by the rule of step lines."""
+    if not (cols.has(decode, "line_us") or cols.has(decode, "line_why")):
+        reason = judged(decode.drop(columns=["steps"], errors="ignore"), parts.frame, prefill=prefill, events=events)
+        return parts.frame.elapsed_us, np.array([None, *REASONS[1:]], dtype=object)[reason]
+    elapsed = cols.numeric(decode, "line_us")
+    why = cols.text(decode, "line_why")
+    why[np.isnan(elapsed) & (why == None)] = "no_time"  # noqa: E711 - elementwise
+    sound = why == None  # noqa: E711 - elementwise
+    for stream in np.unique(parts.frame.streams):
+        rows = np.flatnonzero(parts.frame.streams == stream)
+        gaps, _ = gaps_among(np.nan_to_num(elapsed[rows]).astype(np.int64), np.asarray(sound[rows], dtype=bool))
+        why[rows[gaps]] = "gap"
+    return elapsed, why
 
 
 def _whole(values: Floats) -> Any:
@@ -303,107 +383,3 @@ def _why_not_one(found: LogInterval) -> str | None:
     if found.value is None:
         return f"how many steps a line stands for is not known: {found.reason}"
     return f"a line stands for {found.value} steps; run the server with --decode-log-interval 1 to get one line a step"
-
-
-@dataclass(frozen=True)
-class StepTimeComparison:
-    """The step time by two sources, on the same steps.
-
-    Attributes
-    ----------
-    frame : pandas.DataFrame
-        A row a Decode line whose window could be compared: ``time``, ``steps``, ``steps_ms`` (mean of the step lines within it),
-        ``decode_ms``, ``difference_ms``.
-    pairs : int
-        Windows compared.
-    steps_ms, decode_ms : float
-        Medians by each source.
-    ratio, low, high : float
-        Median of decode over steps, and the middle 90 % of the windows' ratios.
-    agree : bool or None
-        Whether the medians differ by less than 5 %; None if nothing could be compared.
-    sentence : str
-        The result in words.
-    reason : str or None
-        Why nothing could be compared.
-    """
-
-    frame: pd.DataFrame
-    pairs: int
-    steps_ms: float
-    decode_ms: float
-    ratio: float
-    low: float
-    high: float
-    agree: bool | None
-    sentence: str
-    reason: str | None = None
-
-
-def compare_step_times(steps: pd.DataFrame, decode: pd.DataFrame, *, prefill: pd.DataFrame | None = None) -> StepTimeComparison:
-    """Compare the step times of step lines with those of Decode lines over the same steps.
-
-    Parameters
-    ----------
-    steps, decode : pandas.DataFrame
-        Both kinds of line of one log.
-    prefill : pandas.DataFrame, optional
-        ``Prefill batch`` lines.
-
-    Returns
-    -------
-    StepTimeComparison
-    """
-    names = ["time", "steps", "steps_ms", "decode_ms", "difference_ms"]
-    timed = step_times(steps, prefill=prefill)
-    lines = decode_step_times(decode, prefill=prefill)
-    ms, at = cols.numeric(timed, "step_time_ms"), cols.time_us(timed)
-    line_ms, line_at = cols.numeric(lines, "step_time_ms"), cols.time_us(lines)
-    by_stream = cols.has(steps, "stream") and cols.has(decode, "stream")
-    step_keys = cols.text(steps, "stream" if by_stream else "dp_rank")
-    line_keys = cols.text(decode, "stream" if by_stream else "dp_rank")
-    rows: list[pd.DataFrame] = []
-    for key in dict.fromkeys(line_keys[np.isfinite(line_at)]):
-        mine = np.flatnonzero((line_keys == key) & np.isfinite(line_at))
-        mine = mine[np.argsort(line_at[mine], kind="stable")]
-        theirs = np.flatnonzero((step_keys == key) & np.isfinite(at))
-        theirs = theirs[np.argsort(at[theirs], kind="stable")]
-        place = np.searchsorted(at[theirs], line_at[mine], side="right")
-        before = np.concatenate([[0], place[:-1]])
-        values = np.concatenate([[0.0], np.cumsum(np.nan_to_num(ms[theirs]))])
-        known = np.concatenate([[0], np.cumsum(np.isfinite(ms[theirs]))])
-        count = place - before
-        whole = (count > 0) & (known[place] - known[before] == count) & np.isfinite(line_ms[mine])
-        if whole.any():
-            sizes, often = np.unique(count[whole], return_counts=True)
-            whole &= count == sizes[int(np.argmax(often))]
-        whole &= np.arange(len(mine)) > 0
-        part = np.flatnonzero(whole)
-        mean = (values[place[part]] - values[before[part]]) / count[part]
-        rows.append(
-            pd.DataFrame(
-                {
-                    "time": pd.to_datetime(line_at[mine[part]].astype(np.int64), unit="us", utc=True),
-                    "steps": count[part],
-                    "steps_ms": mean,
-                    "decode_ms": line_ms[mine[part]],
-                    "difference_ms": line_ms[mine[part]] - mean,
-                }
-            )
-        )
-    frame = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=names)
-    if not len(frame):
-        reason = "no Decode line has a sound window in which every step has a time"
-        nothing = float("nan")
-        return StepTimeComparison(frame, 0, nothing, nothing, nothing, nothing, nothing, None, f"Cannot be compared: {reason}.", reason)
-    ratios = frame["decode_ms"].to_numpy(dtype=float) / frame["steps_ms"].to_numpy(dtype=float)
-    low, high = (float(q) for q in np.quantile(ratios, [0.05, 0.95]))
-    own, stock = float(frame["steps_ms"].median()), float(frame["decode_ms"].median())
-    ratio = stock / own
-    agree = bool(abs(ratio - 1.0) < 0.05)
-    verb = "agree" if agree else "differ"
-    sentence = (
-        f"Step lines and Decode lines {verb} over {cols.plural(len(frame), 'window')}: median step {own:.1f} ms and {stock:.1f} ms "
-        f"({100 * (ratio - 1):+.1f} %)."
-    )
-    return StepTimeComparison(frame, len(frame), own, stock, ratio, low, high, agree, sentence)

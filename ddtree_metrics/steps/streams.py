@@ -17,55 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ddtree_metrics.origins import Labels, Origin, Origins, in_order
-from ddtree_metrics.ranks import Ranks
 from ddtree_metrics.records import TABLES
-from ddtree_metrics.rows import Rows
 from ddtree_metrics.schema import arrow_schema
+from ddtree_metrics.steps.columns import Rows
+from ddtree_metrics.steps.intervals import CLOCK_STEP_US, CODE, REASONS, Clocks, Last, judge
+from ddtree_metrics.steps.rank_copies import Ranks
+from ddtree_metrics.steps.stream_ids import Labels, Origin, Origins, begins_as, concerns, family_of, in_order, stream_of, unit_of
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-BURST_US = 100
-"""Two lines of a stream nearer than this were written together: no server makes a step in it."""
-
-COARSE_US = 100_000
-"""A clock whose smallest step is this or more cannot time a step line by line."""
-
-GAP_FACTOR = 10
-"""An interval this many times the usual one beside it is no step; idle time, most often."""
-
-GAP_FLOOR_US = 100_000
-"""... and by so much longer at least, so that jitter of very fast steps is not taken for a gap."""
-
-CLOCK_STEP_US = 500_000
-"""Wall clock and boot clock may differ by so much between two lines before it is called a jump."""
-
-NEIGHBOURS = 25
-"""How many intervals on each side make the usual one."""
-
-LONGEST_STEP_US = 5_000_000
-"""No interval longer than this is taken for a step, whatever is beside it: lines an hour apart are usual in an idle night."""
-
-# Reasons, the strongest first: where several hold, the first is written.
-_REASONS = (
-    "",
-    "duplicate_rank",
-    "no_time",
-    "first",
-    "boot",
-    "restart",
-    "suppressed",
-    "outside_window",
-    "retraction",
-    "clock_step",
-    "coarse_clock",
-    "window",
-    "prefill_between",
-    "burst",
-    "gap",
-)
-_CODE = {name: i for i, name in enumerate(_REASONS)}
 _NEVER = np.int64(-1)
 _BREAKS = ("prefill_between", "retraction", "suppressed", "restart", "outside_window")
 _ANYWHERE = "\x1f"  # of every host and unit
@@ -75,46 +36,12 @@ _TIMED_WINDOWS = ("", "prefill_between", "retraction", "suppressed", "gap", "coa
 
 
 @dataclass(slots=True)
-class _Clocks:
-    """Both clocks of some rows, and how fine the wall clock is."""
-
-    time: Ints
-    timed: Bools
-    mono: Ints
-    has_mono: Bools
-    resolution: Ints
-
-    @classmethod
-    def of(cls, rows: Rows) -> _Clocks:
-        time, timed = rows.ints("time")
-        mono, has_mono = rows.ints("monotonic_us")
-        resolution, _ = rows.ints("time_resolution_us")
-        return cls(time, timed, mono, has_mono, resolution)
-
-    def take(self, at: Ints) -> _Clocks:
-        return _Clocks(self.time[at], self.timed[at], self.mono[at], self.has_mono[at], self.resolution[at])
-
-    def since_previous(self, last: _Last | None) -> tuple[Ints, Bools, Bools]:
-        """Return the time since the row before, whether it is known, and whether it is the boot clock's."""
-        time0, mono0 = (last.time_us, last.monotonic_us) if last is not None else (None, None)
-        prev_time, prev_timed = np.insert(self.time[:-1], 0, time0 or 0), np.insert(self.timed[:-1], 0, time0 is not None)
-        prev_mono, prev_has = np.insert(self.mono[:-1], 0, mono0 or 0), np.insert(self.has_mono[:-1], 0, mono0 is not None)
-        by_boot_clock = self.has_mono & prev_has
-        by_wall_clock = self.timed & prev_timed
-        dt = np.where(by_boot_clock, self.mono - prev_mono, np.where(by_wall_clock, self.time - prev_time, 0))
-        return dt, by_boot_clock | by_wall_clock, by_boot_clock
-
-
-@dataclass(slots=True)
-class _Last:
-    """What is remembered of a stream: its newest line and the intervals before it."""
+class _Followed:
+    """What is remembered of a stream: the number of its newest line, what its intervals need, and its running sum."""
 
     line: int
-    time_us: int | None
-    monotonic_us: int | None
-    burst: bool = False
+    last: Last
     tokens_cum: int = 0
-    usual: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(slots=True)
@@ -134,7 +61,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.counts = StreamCounts()
-        self._last: dict[tuple[str, str], _Last] = {}
+        self._last: dict[tuple[str, str], _Followed] = {}
         self._ranks = Ranks()
         self._breaks: dict[tuple[str, str], int] = {}
         self._families: dict[tuple[str, str], str] = {}
@@ -161,7 +88,7 @@ class Streams:
         rows = {name: Rows(batch, line[name]) for name, batch in tables.items() if batch.num_rows}
         found: list[dict[str, Any]] = []
         self._follow_clocks(rows, found)
-        streams = {name: r.origins.labels(_stream) for name, r in rows.items() if name in ("steps", "decode", "prefill", "events")}
+        streams = {name: r.origins.labels(stream_of) for name, r in rows.items() if name in ("steps", "decode", "prefill", "events")}
         breaks = self._collect_breaks(rows, streams)
         if left_out is not None and len(left_out):
             breaks["outside_window"][_ANYWHERE] = np.sort(left_out)
@@ -252,7 +179,8 @@ class Streams:
             add("prefill_between", streams["prefill"], rows["prefill"].line)
         if "events" in rows:
             kinds = np.asarray(rows["events"].batch.column("kind").to_pylist(), dtype=object)
-            for kind, keys in (("retraction", streams["events"]), ("suppressed", rows["events"].origins.labels(_unit))):
+            units = rows["events"].origins.labels(unit_of)
+            for kind, keys in (("retraction", streams["events"]), ("suppressed", units), ("restart", units)):
                 at = np.flatnonzero(kinds == kind)
                 if len(at):
                     add(kind, keys.take(at), rows["events"].line[at])
@@ -260,13 +188,13 @@ class Streams:
             whole = np.asarray(rows["servers"].batch.column("args").is_valid())
             at = np.flatnonzero(whole)
             if len(at):
-                add("restart", rows["servers"].origins.labels(_unit).take(at), rows["servers"].line[at])
+                add("restart", rows["servers"].origins.labels(unit_of).take(at), rows["servers"].line[at])
         return {kind: {key: np.sort(np.concatenate(v)) for key, v in by.items()} for kind, by in found.items()}
 
     def _broken(self, kind: str, key: str, breaks: dict[str, dict[str, Ints]], line: Ints, before: Ints) -> Bools | None:
         """Whether a break of this kind happened between the lines ``before`` and ``line``; None if it never did."""
-        parts = [lines for other, lines in breaks[kind].items() if _concerns(other, key)]
-        carried = [at for (k, other), at in self._breaks.items() if k == kind and _concerns(other, key)]
+        parts = [lines for other, lines in breaks[kind].items() if concerns(other, key)]
+        carried = [at for (k, other), at in self._breaks.items() if k == kind and concerns(other, key)]
         if not parts and not carried:
             return None
         seen = np.sort(np.concatenate([np.asarray(carried, dtype=np.int64), *parts]))
@@ -280,7 +208,7 @@ class Streams:
         self, name: str, r: Rows, streams: Labels, breaks: dict[str, dict[str, Ints]], found: list[dict[str, Any]]
     ) -> pa.RecordBatch:
         n = len(r.line)
-        clocks = _Clocks.of(r)
+        clocks = _clocks(r)
         why = np.zeros(n, dtype=np.int64)
         step = np.zeros(n, dtype=np.int64)
         copies = self._ranks.feed(name, r, streams)
@@ -288,7 +216,7 @@ class Streams:
         if name == "steps":
             self.counts.duplicate_ranks += int(duplicate.sum())
             self.counts.adopted_ranks += copies.adopted
-        why[duplicate] = _CODE["duplicate_rank"]
+        why[duplicate] = CODE["duplicate_rank"]
         tokens, has_tokens = r.tokens() if name == "steps" else (np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool))
         has_tokens &= ~duplicate
         cum = np.zeros(n, dtype=np.int64)
@@ -301,8 +229,8 @@ class Streams:
                 continue
             self.counts.streams.add(key)
             if (name, key) not in self._last:
-                why[at[0]] = _CODE[self._first(name, key, r.origins.of(int(at[0])), int(r.line[at[0]]), ends)]
-            self._follow_one(name, key, at, r, _unit(r.origins.of(int(at[0]))), breaks, clocks, step, why, found)
+                why[at[0]] = CODE[self._first(name, key, r.origins.of(int(at[0])), int(r.line[at[0]]), ends)]
+            self._follow_one(name, key, at, r, unit_of(r.origins.of(int(at[0]))), breaks, clocks, step, why, found)
             last = self._last[(name, key)]
             cum[at] = last.tokens_cum + np.cumsum(np.where(has_tokens[at], tokens[at], 0))
             last.tokens_cum = int(cum[at[-1]])
@@ -316,7 +244,7 @@ class Streams:
                 "tokens_cum": _int_array(cum, ~duplicate),
             }
         else:
-            honest = np.isin(why, [_CODE[kind] for kind in _TIMED_WINDOWS])
+            honest = np.isin(why, [CODE[kind] for kind in _TIMED_WINDOWS])
             made |= {"line_us": _int_array(step, honest & (step > 0)), "line_why": said}
         return _replace(r.batch, made)
 
@@ -328,134 +256,55 @@ class Streams:
         r: Rows,
         unit: str,
         breaks: dict[str, dict[str, Ints]],
-        clocks: _Clocks,
+        clocks: Clocks,
         step: Ints,
         why: Ints,
         found: list[dict[str, Any]],
     ) -> None:
         """Fill ``step`` and ``why`` for the rows ``at`` of one stream, in the order of their lines."""
-        clock = clocks.take(at)
         line = r.line[at]
-        last = self._last.get((name, key))
-        prev_line = np.insert(line[:-1], 0, _NEVER if last is None else last.line)
-        dt, known, by_boot_clock = clock.since_previous(last)
-        reason = np.zeros(len(at), dtype=np.int64)
-
-        def mark(where: Bools | None, code: str) -> None:
-            if where is not None and where.any():
-                reason[where & (reason == 0)] = _CODE[code]
-
-        if last is None:
-            reason[0] = why[at[0]]  # why the stream begins
-        mark(~known & ~(clock.timed | clock.has_mono), "no_time")
-        mark(self._broken("restart", unit, breaks, line, prev_line), "restart")
-        mark(self._broken("suppressed", unit, breaks, line, prev_line), "suppressed")
-        mark(self._broken("outside_window", unit, breaks, line, prev_line), "outside_window")
-        mark(self._broken("retraction", key, breaks, line, prev_line), "retraction")
-        mark(~known, "no_time")
-        mark(dt < 0, "clock_step")
-        coarse = ~by_boot_clock & (clock.resolution >= COARSE_US)
-        mark(coarse, "coarse_clock")
+        before = self._last.get((name, key))
+        prev_line = np.insert(line[:-1], 0, _NEVER if before is None else before.line)
+        windows = None
         if name == "steps":
             stands_for, said = r.ints("steps")
-            mark(said[at] & (stands_for[at] != 1), "window")
-        mark(self._broken("prefill_between", key, breaks, line, prev_line), "prefill_between")
-        together = known & (dt >= 0) & (dt < BURST_US) & ~coarse
-        # the lines of a burst, the one it begins with, and the one after it: none of these intervals is a step
-        starts = np.append(together[1:], False)
-        after = np.insert(together[:-1], 0, last.burst if last is not None else False)
-        burst = together | starts | after
-        mark(burst, "burst")
-        self.counts.bursts += int((reason == _CODE["burst"]).sum())
-        usual = last.usual if last is not None else np.empty(0, dtype=np.int64)
-        if name == "steps":
-            self._mark_gaps(dt, reason, usual, r, at, found)
-        ok = reason == 0
-        step[at] = np.where(known, np.maximum(dt, 0), 0)
-        why[at] = reason
-        kept = dt[ok]
-        self._last[(name, key)] = _Last(
-            line=int(line[-1]),
-            time_us=int(clock.time[-1]) if clock.timed[-1] else None,
-            monotonic_us=int(clock.mono[-1]) if clock.has_mono[-1] else None,
-            burst=bool(together[-1]),
-            tokens_cum=last.tokens_cum if last is not None else 0,
-            usual=np.concatenate([usual, kept])[-2 * NEIGHBOURS :],
+            windows = said[at] & (stands_for[at] != 1)
+        named = {"restart": unit, "suppressed": unit, "outside_window": unit, "retraction": key, "prefill_between": key}
+        made = judge(
+            clocks.take(at),
+            {kind: self._broken(kind, concerned, breaks, line, prev_line) for kind, concerned in named.items()},
+            None if before is None else before.last,
+            begins=int(why[at[0]]),
+            windows=windows,
+            find_gaps=name == "steps",
         )
-
-    def _mark_gaps(self, dt: Ints, reason: Ints, carried: Ints, r: Rows, at: Ints, found: list[dict[str, Any]]) -> None:
-        """Mark intervals far above the usual one beside them, or too long for any step: idle time or lost lines, but no step."""
-        ok = np.flatnonzero(reason == 0)
-        if not len(ok):
-            return
-        here = dt[ok]
-        series = np.concatenate([carried, here])
-        # the usual interval beside one is not below the fifth percentile of all, so nothing else need be looked at
-        looked_at = np.flatnonzero(here > min(float(np.quantile(series, 0.05)) * GAP_FACTOR, LONGEST_STEP_US))
-        if not len(looked_at):
-            return
-        usual = _usual_beside(series, looked_at + len(carried))
-        far = (here[looked_at] > usual * GAP_FACTOR) & (here[looked_at] > usual + GAP_FLOOR_US)
-        for i in looked_at[far | (here[looked_at] > LONGEST_STEP_US)]:
-            reason[ok[i]] = _CODE["gap"]
-            self.counts.gaps += 1
-            beside = float(usual[int(np.searchsorted(looked_at, i))])
-            found.append(_gap(r.batch.slice(int(at[ok[i]]), 1), int(here[i]), beside))
+        step[at], why[at] = made.elapsed_us, made.reason
+        self.counts.bursts += int((made.reason == CODE["burst"]).sum())
+        self.counts.gaps += len(made.gaps)
+        for i, usual in zip(made.gaps.tolist(), made.usual_us.tolist(), strict=True):
+            found.append(_gap(r.batch.slice(int(at[i]), 1), int(made.elapsed_us[i]), usual))
+        self._last[(name, key)] = _Followed(int(line[-1]), made.last, 0 if before is None else before.tokens_cum)
 
     def _first(self, name: str, key: str, origin: Origin, line: int, ends: dict[str, int]) -> str:
-        """Say why a stream begins: the first of its server, another boot, or another process in the place of an older one.
-
-        A process whose older neighbour goes on logging has not replaced it.
-        """
-        family = f"{origin.host}|{origin.unit or origin.file}|{origin.dp_rank}"
+        """Say why a stream begins; see ``begins_as``."""
+        family = family_of(origin)
         before = self._families.get((name, family))
         self._families[(name, family)] = key
-        if before is None or ends.get(before, _NEVER) > line:
-            return "first"
-        return "restart" if before.split("|")[1] == key.split("|")[1] else "boot"
-
-
-def _usual_beside(series: Ints, at: Ints) -> npt.NDArray[np.float64]:
-    """Return the median of the intervals beside each of some, up to ``NEIGHBOURS`` on each side; inf where there is none."""
-    if len(series) < 2:
-        return np.full(len(at), np.inf)
-    padded = np.concatenate([np.full(NEIGHBOURS, np.nan), series.astype(np.float64), np.full(NEIGHBOURS, np.nan)])
-    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURS + 1)[at].copy()
-    around[:, NEIGHBOURS] = np.nan
-    return np.asarray(np.nanmedian(around, axis=1), dtype=np.float64)
-
-
-def _concerns(event: str, row: str) -> bool:
-    """Whether what happened to one unit (or stream) concerns a line of another, where either may be unknown in part.
-
-    A notice that names a unit is taken to concern lines of no named unit too: a text log does not say its unit.
-    """
-    if event == row:
-        return True
-    if "\x1f" not in event:
-        return False
-    return all(not a or not b or a == b for a, b in zip(event.split("\x1f"), row.split("\x1f"), strict=True))
+        return begins_as(key, before, goes_on=before is not None and ends.get(before, _NEVER) > line)
 
 
 # -- helpers on columns -------------------------------------------------------------------------------------------------------
 
 
-def _unit(origin: Origin) -> str:
-    return f"{origin.host}\x1f{origin.unit}"
-
-
-def _stream(origin: Origin) -> str:
-    """Name a stream: ``host|boot|process|dp``, with ``-`` for what is not known.
-
-    Where the process is not known, the unit (or container) stands for it, and else the file.
-    """
-    rank = f"dp{origin.dp_rank}" if origin.dp_rank else ""
-    return "|".join(part or "-" for part in (origin.host, origin.boot_id[:8], origin.pid or origin.unit or origin.file, rank))
+def _clocks(rows: Rows) -> Clocks:
+    time, timed = rows.ints("time")
+    mono, has_mono = rows.ints("monotonic_us")
+    return Clocks(time, timed, mono, has_mono, rows.ints("time_resolution_us")[0])
 
 
 @functools.cache
 def _reasons() -> pa.Array:
-    return pa.array([None, *_REASONS[1:]], pa.string())
+    return pa.array([None, *REASONS[1:]], pa.string())
 
 
 def _said(why: Ints) -> pa.Array:
@@ -488,7 +337,7 @@ def _gap(row: pa.RecordBatch, here_us: int, usual_us: float) -> dict[str, Any]:
         row.column("time").cast(pa.int64())[0].as_py(),
         count=here_us,
         detail=f"{here_us / 1e6:.3f} s without a step{usual}",
-        stream=_stream(Origins(row).all[0]),
+        stream=stream_of(Origins(row).all[0]),
         **{name: row.column(name)[0].as_py() for name in same},
     )
 

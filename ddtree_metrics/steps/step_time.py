@@ -14,9 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Bools, Floats, Ints
-from ddtree_metrics.streams import BURST_US, CLOCK_STEP_US, COARSE_US, GAP_FACTOR, GAP_FLOOR_US
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.between import Between
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.intervals import BURST_US, COARSE_US, REASONS
+from ddtree_metrics.steps.line_intervals import Intervals, judged
 
 STRETCH_US = 2_000_000.0
 """Stamps of a coarse clock further apart than this (and than five of its steps) end a stretch."""
@@ -24,12 +26,14 @@ STRETCH_US = 2_000_000.0
 FLUSH_FACTOR = 3.0
 """A flush whose lines took longer than so many times the usual holds idle time."""
 
-BREAKS = ("suppressed", "retraction", "boot", "restart", "exit", "gap")
-"""Kinds of event across which no step time is taken."""
-
 
 def step_times(
-    steps: pd.DataFrame, decode: pd.DataFrame | None = None, events: pd.DataFrame | None = None, *, prefill: pd.DataFrame | None = None
+    steps: pd.DataFrame,
+    decode: pd.DataFrame | None = None,
+    events: pd.DataFrame | None = None,
+    *,
+    prefill: pd.DataFrame | None = None,
+    servers: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Add the step time of each step, where it came from, or why there is none.
 
@@ -45,6 +49,8 @@ def step_times(
         Suppressions, retractions, restarts: no step time is taken across them.
     prefill : pandas.DataFrame, optional
         ``Prefill batch`` lines: no step time is taken across them either.
+    servers : pandas.DataFrame, optional
+        Server starts: no step time is taken across one.
 
     Returns
     -------
@@ -58,7 +64,7 @@ def step_times(
     >>> step_times(pd.DataFrame({"monotonic_us": [0, 40_000, 81_000]}))["step_time_ms"].tolist()
     [nan, 40.0, 41.0]
     """
-    ms, why, source = _own_times(steps, events, prefill)
+    ms, why, source = _own_times(steps, events, prefill, servers)
     logged = cols.numeric(steps, "step_ms")
     stated = np.isfinite(logged) & (why != "duplicate_rank")
     negative = stated & ~(logged > 0)
@@ -80,7 +86,9 @@ def step_times(
     return made
 
 
-def _own_times(steps: pd.DataFrame, events: pd.DataFrame | None, prefill: pd.DataFrame | None) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+def _own_times(
+    steps: pd.DataFrame, events: pd.DataFrame | None, prefill: pd.DataFrame | None, servers: pd.DataFrame | None
+) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
     """Return step time in ms, why there is none, and the clock used, without throughput."""
     rows = len(steps)
     source = np.full(rows, None, dtype=object)
@@ -93,161 +101,14 @@ def _own_times(steps: pd.DataFrame, events: pd.DataFrame | None, prefill: pd.Dat
         source[:] = np.where(clock, "monotonic", "realtime")
         return ms, why, source
     frame = Intervals.of(steps)
-    why = frame.reasons(steps)
-    stamps, before = frame.stamps, frame.previous_stamps
-    for kind, mask in _between(steps, stamps, before, events, prefill).items():
-        hit = mask & ((why == None) | (why == "gap"))  # noqa: E711 - elementwise
-        why[hit] = kind
-    windows = cols.numeric(steps, "steps")
-    why[(windows > 1) & (why == None)] = "window"  # noqa: E711 - elementwise
-    ms = np.where(why == None, frame.elapsed_us / 1000.0, np.nan)  # noqa: E711 - elementwise
+    reason = judged(steps, frame, prefill=prefill, events=events, servers=servers)
+    why = _NAMES[reason]
+    ms = np.where(reason == 0, frame.elapsed_us / 1000.0, np.nan)
     source[:] = np.where(frame.by_monotonic, "monotonic", "realtime")
     return ms, why, source
 
 
-class Intervals:
-    """Each row's interval since the previous row of its stream, by the better of its clocks.
-
-    Attributes
-    ----------
-    stamps, previous_stamps : ndarray
-        Wall clock of the row and of the one before it in the stream, in us; NaN where not known.
-    elapsed_us : ndarray
-        Time between them: by the boot clock where both rows have it, else by the wall clock.
-    jump_us : ndarray
-        By how much the wall clock was set between them, where both clocks tell.
-    by_monotonic : ndarray of bool
-        Whether the boot clock was used.
-    resolution_us : ndarray
-        The smallest step of the wall clock, as declared or as the stamps show.
-    streams : ndarray of int64
-        The stream's number.
-    previous : ndarray of int64
-        Row number of the one before, -1 for the first.
-    """
-
-    def __init__(self, streams: Ints, previous: Ints, stamps: Floats, monotonic: Floats, resolution: Floats) -> None:
-        self.streams = streams
-        self.previous = previous
-        self.stamps = stamps
-        back = np.maximum(previous, 0)
-        first = previous < 0
-        self.previous_stamps = np.where(first, np.nan, stamps[back] if len(stamps) else stamps)
-        wall = stamps - self.previous_stamps
-        boot_clock = np.where(first, np.nan, monotonic - (monotonic[back] if len(monotonic) else monotonic))
-        self.by_monotonic = np.isfinite(boot_clock)
-        self.elapsed_us = np.where(self.by_monotonic, boot_clock, wall)
-        self.jump_us = wall - boot_clock
-        self.resolution_us = resolution
-
-    @classmethod
-    def of(cls, lines: pd.DataFrame) -> Intervals:
-        """Take the intervals of a table of lines, in the order of its rows."""
-        streams = cols.stream_codes(lines)
-        previous = np.full(len(lines), -1, dtype=np.int64)
-        kept = np.flatnonzero(cols.text(lines, "step_why") != "duplicate_rank")
-        order = kept[np.argsort(streams[kept], kind="stable")]
-        same = np.diff(streams[order]) == 0
-        previous[order[1:][same]] = order[:-1][same]
-        stamps = cols.time_us(lines)
-        return cls(streams, previous, stamps, cols.finite(cols.numeric(lines, "monotonic_us")), resolution_us(lines, stamps))
-
-    @property
-    def clock_set(self) -> Bools:
-        """Rows before which the wall clock was set."""
-        with np.errstate(invalid="ignore"):
-            return np.abs(self.jump_us) > CLOCK_STEP_US
-
-    def reasons(self, lines: pd.DataFrame) -> NDArray[Any]:
-        """Say for each interval why it is no step time, or None."""
-        why = np.full(len(lines), None, dtype=object)
-        step = self.elapsed_us
-        coarse = ~self.by_monotonic & (self.resolution_us >= COARSE_US)
-        with np.errstate(invalid="ignore"):
-            close = (step >= 0) & (step < BURST_US) & ~coarse
-            burst = close.copy()
-            inside = np.flatnonzero(close)
-            burst[self.previous[inside]] = True
-            follows = np.flatnonzero(self.previous >= 0)
-            burst[follows] |= close[self.previous[follows]]
-            for stream in np.unique(self.streams):
-                rows = (self.streams == stream) & ~burst & (step > 0)
-                if rows.any():
-                    usual = float(np.median(step[rows]))
-                    limit = max(GAP_FACTOR * usual, usual + GAP_FLOOR_US)
-                    why[rows & (step > limit)] = "gap"
-            why[burst] = "burst"
-            why[step < 0] = "clock_step"
-        why[coarse] = "coarse_clock"
-        why[np.isnan(step)] = "no_time"
-        self._first_of_stream(lines, why)
-        why[cols.text(lines, "step_why") == "duplicate_rank"] = "duplicate_rank"
-        return why
-
-    def _first_of_stream(self, lines: pd.DataFrame, why: NDArray[Any]) -> None:
-        """Say whether the first row of a stream follows a boot, a restart, or nothing that is known."""
-        server = cols.codes(lines, ("host", "unit", "dp_rank"))
-        boots, pids = cols.codes(lines, ("boot_id",)), cols.codes(lines, ("pid",))
-        for row in np.flatnonzero(self.previous < 0):
-            earlier = np.flatnonzero(server[:row] == server[row])
-            why[row] = "first"
-            if len(earlier):
-                last = earlier[-1]
-                if boots[last] != boots[row]:
-                    why[row] = "boot"
-                elif pids[last] != pids[row]:
-                    why[row] = "restart"
-
-
-def resolution_us(lines: pd.DataFrame, stamps: Floats) -> Floats:
-    """Return the smallest step of the wall clock of each row: as declared, else as all stamps of the table show."""
-    declared = cols.numeric(lines, "time_resolution_us")
-    known = stamps[np.isfinite(stamps)]
-    shown = 1.0
-    if len(known) > 2:
-        for unit in (1_000_000.0, 1_000.0):
-            if not np.any(np.mod(known, unit)):
-                shown = unit
-                break
-    return np.where(np.isfinite(declared), declared, shown)
-
-
-def _between(
-    lines: pd.DataFrame, stamps: Floats, before: Floats, events: pd.DataFrame | None, prefill: pd.DataFrame | None
-) -> dict[str, Bools]:
-    """Tell for each kind of interruption which intervals contain one."""
-    made: dict[str, Bools] = {}
-    if prefill is not None and len(prefill):
-        made["prefill_between"] = _contains(lines, stamps, before, prefill, ("host", "boot_id", "dp_rank"))
-    if events is not None and len(events) and "kind" in events.columns:
-        kinds = cols.text(events, "kind")
-        for kind in BREAKS:
-            if (kinds == kind).any():
-                name = "restart" if kind == "exit" else kind
-                hit = _contains(lines, stamps, before, events[kinds == kind], ("host", "unit"))
-                made[name] = made[name] | hit if name in made else hit
-    return made
-
-
-def _contains(lines: pd.DataFrame, stamps: Floats, before: Floats, marks: pd.DataFrame, keys: tuple[str, ...]) -> Bools:
-    """Tell which intervals ``(before, stamp]`` contain a mark of the same keys; a null key matches any."""
-    made = np.zeros(len(lines), dtype=bool)
-    at = cols.time_us(marks)
-    mark_keys = {k: cols.text(marks, k) for k in keys}
-    line_keys = {k: cols.text(lines, k) for k in keys}
-    group = cols.codes(marks, keys)
-    for code in np.unique(group[np.isfinite(at)]):
-        rows = np.flatnonzero((group == code) & np.isfinite(at))
-        times = np.sort(at[rows])
-        with np.errstate(invalid="ignore"):
-            inside = np.searchsorted(times, stamps, side="right") > np.searchsorted(times, before, side="right")
-        inside &= np.isfinite(stamps) & np.isfinite(before)
-        for key in keys:
-            wanted = mark_keys[key][rows[0]]
-            if wanted is not None:
-                inside &= (line_keys[key] == wanted) | (line_keys[key] == None)  # noqa: E711 - elementwise
-        made |= inside
-    return made
+_NAMES = np.array([None, *REASONS[1:]], dtype=object)
 
 
 def _fill_from_decode(
@@ -260,7 +121,7 @@ def _fill_from_decode(
     source: NDArray[Any],
 ) -> None:
     """Give steps that cannot be timed by their stamps the mean step time of the Decode line's window they lie in."""
-    from ddtree_metrics.metrics.decode_time import decode_step_times
+    from ddtree_metrics.steps.decode_windows import decode_step_times
 
     lines = decode_step_times(decode, prefill=prefill, events=events)
     times, values = cols.time_us(lines), cols.numeric(lines, "step_time_ms")
@@ -321,7 +182,7 @@ def step_time_bounds(steps: pd.DataFrame, events: pd.DataFrame | None = None, *,
         together = (elapsed >= 0) & (elapsed < BURST_US) & (frame.resolution_us < COARSE_US)
         starts = (frame.previous < 0) | ~np.isfinite(elapsed) | (elapsed < 0) | frame.clock_set
         starts |= _far(frame, elapsed, together, order)
-    for mask in _between(steps, stamps, before, events, prefill).values():
+    for mask in Between(steps, stamps, frame.monotonic, frame.previous).masks(prefill=prefill, events=events).values():
         starts |= mask
     names_of = cols.text(steps, "stream")
     rows: list[dict[str, Any]] = []

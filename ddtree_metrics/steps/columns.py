@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ddtree_metrics.origins import Origins
+from ddtree_metrics.steps.stream_ids import Origins
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -29,11 +31,7 @@ class Rows:
         return made
 
     def tokens(self) -> tuple[Ints, Bools]:
-        """Sum the commit lengths of each step; from the average where there are no lengths, and only where that is exact.
-
-        The average is printed with two decimals, so batch size times average lies within half a hundredth of the batch size of the
-        sum, which is a whole number: up to a batch of 99 there is one such number.
-        """
+        """Sum the commit lengths of each step; from the average where there are no lengths, and only where that is exact."""
         lens = self.batch.column("commit_lens")
         n = len(lens)
         valid = np.asarray(lens.is_valid())
@@ -46,14 +44,32 @@ class Rows:
         mean = self.batch.column("avg_commit_len")
         rest = ~valid & sized & np.asarray(mean.is_valid())
         if rest.any():
-            about = sizes * np.asarray(mean.fill_null(0.0))
-            whole = np.rint(about)
-            exact = rest & (sizes < 100) & (np.abs(about - whole) <= 0.005 * sizes + 1e-9)
-            total = np.where(exact, whole.astype(np.int64), total)
+            whole = whole_sum(np.asarray(mean.fill_null(0.0)), sizes)
+            exact = rest & np.isfinite(whole)
+            total = np.where(exact, np.nan_to_num(whole).astype(np.int64), total)
             valid = valid | exact
         steps, said = self.ints("steps")
         assert len(total) == n
         return total, valid & (~said | (steps == 1))
+
+
+def whole_sum(average: npt.NDArray[np.float64], size: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the whole number that a printed average is of, NaN where that is not sure.
+
+    The average is printed with two decimals, so batch size times average lies within half a hundredth of the batch size of the sum, which
+    is a whole number: up to a batch of 99 there is one such number.
+
+    Parameters
+    ----------
+    average : ndarray of float64
+        As printed; NaN where not known.
+    size : ndarray
+        Sequences of the batch.
+    """
+    about = average * size
+    whole = np.rint(about)
+    with np.errstate(invalid="ignore"):
+        return np.where((size < 100) & (np.abs(about - whole) <= 0.005 * size + 1e-9), whole, np.nan)
 
 
 def ints_of(column: pa.Array) -> tuple[Ints, Bools]:

@@ -92,14 +92,14 @@ class Origins:
         """Where neither process nor unit is known, the file tells servers apart; parts of a rotated set are one file."""
         if where.null_count == len(where):
             return
-        ends = {_file_of(where[i].as_py()) for i in (0, len(where) - 1)}
+        ends = {file_of(where[i].as_py()) for i in (0, len(where) - 1)}
         if len(ends) == 1:
             self.all = [o if o.pid or o.unit else replace(o, file=next(iter(ends))) for o in self.all]
             return
         codes, texts = _encoded(pc.replace_substring_regex(where, r":[0-9]+$", ""))
         if codes is None:
             codes = np.zeros(len(where), dtype=np.int64)
-        names = [_file_of(text) for text in texts]
+        names = [file_of(text) for text in texts]
         self.codes, found = in_order(self.codes * len(texts) + codes, len(self.all) * len(texts))
         origins = [(self.all[code // len(texts)], names[code % len(texts)]) for code in found]
         self.all = [o if o.pid or o.unit else replace(o, file=name) for o, name in origins]
@@ -117,7 +117,7 @@ class Origins:
         return Labels(renamed[self.codes], list(known))
 
 
-def _file_of(where: str | None) -> str:
+def file_of(where: str | None) -> str:
     """Return the name of the file in which a line stands, without what rotation adds to it."""
     if not where or where.startswith("journal:"):
         return ""
@@ -155,4 +155,50 @@ def in_order(codes: Ints, size: int) -> tuple[Ints, list[int]]:
     return renamed[codes], old.tolist()
 
 
-__all__ = ["Labels", "Origin", "Origins", "in_order"]
+def unit_of(origin: Origin) -> str:
+    """Name the unit that a line is of: ``host`` and ``unit``."""
+    return f"{origin.host}\x1f{origin.unit}"
+
+
+def stream_of(origin: Origin) -> str:
+    """Name a stream: ``host|boot|process|dp``, with ``-`` for what is not known.
+
+    Where the process is not known, the unit (or container) stands for it, and else the file.
+    """
+    rank = f"dp{origin.dp_rank}" if origin.dp_rank else ""
+    return "|".join(part or "-" for part in (origin.host, origin.boot_id[:8], origin.pid or origin.unit or origin.file, rank))
+
+
+def family_of(origin: Origin) -> str:
+    """Name the place that a process takes: of one family, a process follows the other."""
+    return f"{origin.host}|{origin.unit or origin.file}|{origin.dp_rank}"
+
+
+def concerns(event: str, row: str) -> bool:
+    """Whether what happened to one unit (or stream) concerns a line of another, where either may be unknown in part.
+
+    A notice that names a unit is taken to concern lines of no named unit too: a text log does not say its unit.
+    """
+    if event == row:
+        return True
+    if "\x1f" not in event:
+        return False
+    return all(not a or not b or a == b for a, b in zip(event.split("\x1f"), row.split("\x1f"), strict=True))
+
+
+def begins_as(stream: str, before: str | None, *, goes_on: bool) -> str:
+    """Say why a stream begins: the first of its family, another boot, or another process in the place of an older one.
+
+    Parameters
+    ----------
+    stream, before : str
+        Names of this stream and of the newest one of its family before it, None where there is none.
+    goes_on : bool
+        Whether that one logs on: it was not replaced then.
+    """
+    if before is None or goes_on:
+        return "first"
+    return "restart" if before.split("|")[1:2] == stream.split("|")[1:2] else "boot"
+
+
+__all__ = ["Labels", "Origin", "Origins", "begins_as", "concerns", "family_of", "file_of", "in_order", "stream_of", "unit_of"]

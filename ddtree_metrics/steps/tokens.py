@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.conventions import Conventions
 from ddtree_metrics.errors import DDTreeWarning
-from ddtree_metrics.metrics import columns as cols
-from ddtree_metrics.metrics.columns import Bools, Floats, Ints
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.columns import whole_sum
+from ddtree_metrics.steps.conventions import Conventions
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,9 @@ def neutral_columns(
     made["verify_rows"] = unknown if nodes_include_root is None else verified + (0 if nodes_include_root else size)
     with np.errstate(invalid="ignore", divide="ignore"):
         made["commit_minus_accepted"] = cols.finite((tokens - agreed) / size)
-        made["tokens_per_step"] = cols.finite(tokens / size)
+        # the mean over the batch is printed itself; the sum is not sure of a large batch, or one of unknown size
+        average = np.where(commits[2] | (size < 100), np.nan, cols.numeric(steps, "avg_commit_len"))
+        made["tokens_per_step"] = cols.finite(np.where(np.isfinite(tokens), tokens / size, average))
     made.attrs["commit_includes_bonus"] = commit_includes_bonus
     made.attrs["nodes_include_root"] = nodes_include_root
     return made
@@ -225,52 +228,4 @@ def _of_the_batch(values: Floats, offsets: Ints, valid: Bools, size: Floats) -> 
 def _sum_or_average(values: Floats, offsets: Ints, valid: Bools, average: Floats, size: Floats) -> Floats:
     """Sum each list, or multiply the average where there is no list; rounded where that is surely the whole number."""
     sums = cols.row_sums(values, offsets, valid)
-    product = average * np.where(np.isnan(size), 1.0, size)
-    whole = np.round(product)
-    exact = (size < 100) & (np.abs(product - whole) <= 0.005 * size + 1e-9)
-    return np.where(valid, sums, np.where(exact, whole, np.nan))
-
-
-def reconcile_counters(requests: pd.DataFrame) -> pd.DataFrame:
-    """Check the counters of each request against ``completion = 1 + steps + accepted``.
-
-    The prefill gives one token (one more after each retraction), every step one bonus token, and every accepted draft one more.
-    What a step commits after the stop token is thrown away, so the right side may be larger, never smaller.
-
-    Parameters
-    ----------
-    requests : pandas.DataFrame
-        ``completion_tokens``, ``verify_steps``, ``accepted_drafts`` (or ``accepted_histogram``), and ``retractions`` if there were.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A copy with ``tokens_per_step`` (tokens the client got from steps, by steps: the prefill's token is not one of them),
-        ``counter_gap`` (right side minus completion), ``discarded_tail`` (the gap where it is not negative), ``counters``
-        (exact, discarded_tail, inconsistent, or null) and ``counters_why``.
-    """
-    completion, steps = cols.numeric(requests, "completion_tokens"), cols.numeric(requests, "verify_steps")
-    accepted = cols.numeric(requests, "accepted_drafts")
-    hist, at, valid = cols.lists(requests, "accepted_histogram")
-    if valid.any():
-        depth = np.arange(len(hist)) - np.repeat(at[:-1], np.diff(at))
-        steps = np.where(np.isnan(steps), cols.row_sums(hist, at, valid), steps)
-        accepted = np.where(np.isnan(accepted), cols.row_sums(hist * depth, at, valid), accepted)
-    prefills = 1.0 + np.nan_to_num(cols.numeric(requests, "retractions"))
-    gap = prefills + steps + accepted - completion
-    made = requests.copy()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        made["tokens_per_step"] = np.where(steps > 0, (completion - prefills) / steps, np.nan)
-    made["counter_gap"] = gap
-    made["discarded_tail"] = np.where(gap >= 0, gap, np.nan)
-    verdict = np.full(len(requests), "inconsistent", dtype=object)
-    verdict[gap == 0], verdict[gap > 0] = "exact", "discarded_tail"
-    why = np.full(len(requests), None, dtype=object)
-    why[np.isnan(accepted)] = "accepted drafts are not known"
-    why[np.isnan(steps)] = "verify steps are not known"
-    why[np.isnan(completion)] = "completion tokens are not known"
-    why[gap < 0] = "the client got more tokens than prefill, steps and accepted drafts can give"
-    verdict[np.isnan(gap)] = None
-    made["counters"] = pd.Series(verdict, index=requests.index, dtype=object)
-    made["counters_why"] = pd.Series(why, index=requests.index, dtype=object)
-    return made
+    return np.where(valid, sums, whole_sum(average, size))

@@ -1,0 +1,370 @@
+"""From the tables of a log to its basis: DDTree lines where there are any, else stock ``Decode batch`` lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.basis import Basis, Codes, Kind, empty_like, floats, microseconds
+from ddtree_metrics.steps.decode_windows import decode_step_times, steps_from_decode
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.nearby import add_decode_context, add_graph, add_requests
+from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows
+from ddtree_metrics.steps.prompts import prompt_keys
+from ddtree_metrics.steps.speculation import speculative
+from ddtree_metrics.steps.starts import Rows, place, service_name, services_by_stream
+from ddtree_metrics.steps.tokens import neutral_columns
+
+STRETCH_STEPS = 25
+"""Where requests cannot be told apart, so many steps in a row are taken as one cluster, fewer in a short log."""
+
+STRETCHES = 20
+
+FAR_OFF_TOKENS, FAR_OFF_SHARE = 16, 0.1
+"""A join whose count differs from the request's by more than both (the share is of the context) is not believed."""
+
+ABSURD_MS, ABSURD_TOKENS, ABSURD_CONTEXT = 1e8, 1e5, 1e9
+"""Larger values are no measurements: a step of a day, a commit of a book, a context of a library."""
+
+MORE = ("drafts", "draft_nodes", "step_index")
+"""Columns that only some metrics ask for."""
+
+PLAIN = "decoding is without speculation: no line has an accept length, and a step is one token of each request"
+PLAIN_IN_PART = "in part of the log decoding is without speculation: there no line has an accept length, and a step is one token"
+
+
+def build(log: Any) -> Basis:
+    """Make the basis of a log; see ``basis_of``."""
+    steps, decode = empty_like(log, "steps"), empty_like(log, "decode")
+    servers, requests = empty_like(log, "servers"), empty_like(log, "requests")
+    interval: int | None = None
+    spoken: Floats | None = None
+    if len(steps) or not len(decode):
+        rows = empty_like(log, "request_steps")
+        if not len(rows) and len(steps):
+            rows = _rows_of_steps(steps)
+        kind = Kind.STEP_LINES if cols.has(rows, "request_id") else Kind.STEP_LINES_NO_REQUESTS
+        kind = kind if len(rows) else Kind.NOTHING
+    else:
+        rows, kind, interval = _rows_of_decode(log, decode, servers, requests)
+    own = own_rows(rows, requests, getattr(log, "own_requests", None))
+    if own.any():
+        rows = rows[~own]
+    rows = rows.reset_index(drop=True)
+    if kind in (Kind.DECODE_STEPS, Kind.DECODE_WINDOWS):
+        spoken = _spoken(rows, decode, servers)
+    made = _from_rows(rows, kind, spoken)
+    made.log_interval = interval
+    made.excluded = {EXCLUDED: int(own.sum()), **made.excluded} if own.any() else made.excluded
+    if kind is Kind.DECODE_WINDOWS:
+        made.notes.append("context is #token / #running-req of a Decode line: a mean over the batch, slots held ahead included")
+    if made.plain:
+        made.notes.append(PLAIN)
+    elif (made.speculative == 0.0).any():
+        made.notes.append(PLAIN_IN_PART)
+    if len(steps):
+        add_decode_context(made, decode)
+    _add_starts(made, servers, services_by_stream(steps, decode, rows))
+    add_requests(made, requests)
+    add_graph(made, decode)
+    return made
+
+
+def _rows_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """Make one row a step where nothing could be joined: tokens are the mean over the batch."""
+    made = neutral_columns(steps)
+    made["tokens"] = made["tokens_per_step"]
+    made["weight"] = 1.0
+    return made.drop(columns=["request_id", "drafts", "draft_nodes"], errors="ignore")
+
+
+def _rows_of_decode(log: Any, decode: pd.DataFrame, servers: pd.DataFrame, requests: pd.DataFrame) -> tuple[pd.DataFrame, Kind, int | None]:
+    """Take stock lines: one a step where the interval is 1, else one a window of steps."""
+    prefill, events = empty_like(log, "prefill"), empty_like(log, "events")
+    kept: pd.DataFrame | None = getattr(log, "decode_steps", None)  # a Log keeps them, and joins them once
+    made = steps_from_decode(decode, prefill=prefill, events=events, servers=servers) if kept is None else kept
+    if made.attrs.get("log_interval") == 1:
+        joined: pd.DataFrame | None = getattr(log, "lean_decode_request_steps", None)
+        if joined is None:
+            from ddtree_metrics.join import join_requests
+
+            joined = join_requests(made, requests, prefill, decode=decode, events=events)
+        return joined, Kind.DECODE_STEPS, 1
+    timed = decode_step_times(decode, prefill=prefill, events=events, servers=servers)
+    interval = timed.attrs.get("log_interval")
+    running = floats(timed, "running")
+    running[running < 1] = np.nan
+    why = cols.text(timed, "step_time_why")
+    context = floats(timed, "tokens") / running
+    # #token falls to the rest of the batch when a request ends: it is then nobody's context
+    context[(context <= 0) | np.isin(why, ["requests_changed", "retraction"])] = np.nan
+    tokens = floats(timed, "accept_len")
+    rows = pd.DataFrame(
+        {
+            "tokens": np.where(tokens > 0, tokens, np.nan),
+            "batch_size": running,
+            "context_len": context,
+            "time_us": cols.time_us(timed),
+            "step_time_ms": floats(timed, "step_time_ms"),
+            "step_time_why": why,
+            "stream": cols.text(timed, "stream"),
+            "boot_id": cols.text(timed, "boot_id"),
+            "weight": float(interval or 1),
+            "request_id": _alone(microseconds(timed), running, requests),
+        }
+    )
+    return rows, Kind.DECODE_WINDOWS, interval
+
+
+def _spoken(rows: pd.DataFrame, decode: pd.DataFrame, servers: pd.DataFrame) -> Floats:
+    """Say of each row whether its server speculated, by the Decode line it was made of."""
+    told = speculative(decode, servers)
+    if len(rows) == len(decode):
+        return told
+    lines = pd.DataFrame({"stream": cols.text(decode, "stream"), "at": cols.time_us(decode), "told": told})
+    by = lines.dropna(subset=["at"]).drop_duplicates(["stream", "at"], keep="last").set_index(["stream", "at"])["told"]
+    mine = pd.MultiIndex.from_arrays([cols.text(rows, "stream"), cols.time_us(rows)])
+    return np.asarray(by.reindex(mine).to_numpy(dtype=np.float64))
+
+
+def _from_rows(rows: pd.DataFrame, kind: Kind, spoken: Floats | None) -> Basis:
+    n = len(rows)
+    time = microseconds(rows)
+    batch = floats(rows, "batch_size")
+    batch[batch < 1] = np.nan
+    step_ms = floats(rows, "step_time_ms") if "step_time_ms" in rows else floats(rows, "step_us") / 1000.0
+    bad = np.isfinite(step_ms) & (step_ms <= 0)
+    step_ms[bad] = np.nan
+    tokens = floats(rows, "tokens")
+    absurd = (np.abs(np.nan_to_num(step_ms)) > ABSURD_MS) | (np.abs(np.nan_to_num(tokens)) > ABSURD_TOKENS)
+    step_ms[absurd] = tokens[absurd] = np.nan
+    negative = np.isfinite(tokens) & (tokens < 0)
+    tokens[negative] = np.nan
+    stream, streams = _codes(rows, "stream")
+    step = _step_codes(rows, stream, time, batch)
+    weight = floats(rows, "weight")
+    weight = np.where(np.isfinite(weight) & (weight > 0), weight, 1.0 / np.where(np.isfinite(batch), batch, 1.0))
+    order = np.lexsort((floats(rows, "slot"), step, stream, time))
+    first = np.zeros(n, dtype=bool)
+    first[order[~pd.Series(step[order]).duplicated().to_numpy()]] = True
+    context, generated = floats(rows, "context_len"), floats(rows, "generated_len")
+    context[(context < 0) | (context > ABSURD_CONTEXT)] = np.nan
+    generated[(generated < 0) | (generated > ABSURD_CONTEXT)] = np.nan
+    batch_context = floats(rows, "batch_context")
+    # a request whose committed tokens are far from what it got was joined wrongly; a few tokens do not matter to its context
+    off = np.abs(floats(rows, "reconciled"))
+    doubtful = np.isfinite(off) & (off > np.maximum(FAR_OFF_TOKENS, FAR_OFF_SHARE * np.nan_to_num(context)))
+    context[doubtful] = generated[doubtful] = batch_context[doubtful] = np.nan
+    alone = ~np.isfinite(batch_context) & np.isfinite(context)
+    batch_context[alone] = context[alone] * np.where(np.isfinite(batch[alone]), batch[alone], 1.0)
+    longest = generated.copy()
+    if n and np.nanmax(np.nan_to_num(batch), initial=0.0) > 1:
+        longest = pd.Series(generated).groupby(step).transform("max").to_numpy(np.float64)
+    request, requests = _codes(rows, "request_id")
+    why, reasons = _codes(rows, "step_time_why" if "step_time_why" in rows else "step_why")
+    boot, boots = _codes(rows, "boot_id")
+    if spoken is None:
+        spoken = np.ones(n)  # a server that writes step lines speculates
+    made = Basis(
+        tokens=tokens,
+        step_ms=step_ms,
+        elapsed_us=np.full(n, np.nan),
+        context=context,
+        batch_context=batch_context,
+        generated=generated,
+        longest=longest,
+        prompt=floats(rows, "prompt_len"),
+        batch=batch,
+        uptime_s=np.full(n, np.nan),
+        cached=np.full(n, np.nan),
+        graph_off=np.full(n, np.nan),
+        budget=floats(rows, "budget"),
+        speculative=spoken,
+        time_us=time,
+        run=np.ones(n, dtype=np.int64),
+        cluster=request.copy(),
+        text=_texts(rows, request),
+        stretch=np.zeros(n, dtype=np.int64),
+        stream=stream,
+        step=step,
+        service=np.zeros(n, dtype=np.int32),
+        family=_families(stream, streams),
+        weight=weight,
+        first=first,
+        known=request >= 0,
+        why_code=why.astype(np.int32),
+        request_code=request.astype(np.int32),
+        boot_code=boot.astype(np.int32),
+        matched_code=np.full(n, -1, dtype=np.int32),
+        stream_names=streams,
+        why_names=reasons,
+        request_names=requests,
+        boot_names=boots,
+        kind=kind,
+    )
+    for name in MORE:
+        if cols.has(rows, name):
+            made.more[name] = floats(rows, name).astype(np.float32)
+    if cols.has(rows, "matched"):
+        made.matched_code, made.matched_names = _small(_codes(rows, "matched"))
+    _count(made, {"bad": bad, "negative": negative, "absurd": absurd, "doubtful": doubtful})
+    _sort(made, order)
+    made.elapsed_us = _elapsed(made)
+    _add_stretches(made)
+    return made
+
+
+def _count(made: Basis, odd: dict[str, Bools]) -> None:
+    """Count what cannot be used, by reason."""
+    untimed = made.first & ~np.isfinite(made.step_ms) & ~odd["bad"] & ~odd["absurd"]
+    made.count("step time not positive", int((odd["bad"] & made.first).sum()))
+    made.count("tokens negative", int(odd["negative"].sum()))
+    made.count("step time or tokens beyond any sense", int(odd["absurd"].sum()))
+    made.count("tokens unknown", int((~np.isfinite(made.tokens) & ~odd["negative"] & ~odd["absurd"]).sum()))
+    counts = np.bincount(made.why_code[untimed].astype(np.int64) + 1, minlength=len(made.why_names) + 1)
+    for code in np.argsort(-counts, kind="stable"):
+        made.count(f"no step time: {made.why_names[code - 1]}" if code else "no step time", int(counts[code]))
+    made.count("context not used: the join's tokens are far from the request's", int(odd["doubtful"].sum()))
+    made.count("no context length", int((~np.isfinite(made.context) & ~odd["doubtful"]).sum()))
+    made.count("no request", int((~made.known).sum()))
+
+
+def _sort(made: Basis, order: Ints) -> None:
+    """Put the rows into an order."""
+    if np.array_equal(order, np.arange(len(order))):
+        return
+    for name, kind in Basis.__annotations__.items():
+        if kind in ("Floats", "Ints", "Codes", "Bools"):
+            setattr(made, name, getattr(made, name)[order])
+    made.more = {name: values[order] for name, values in made.more.items()}
+
+
+def _elapsed(made: Basis) -> Floats:
+    """Return the wall time since the line before of the same stream, the same for all rows of a step; NaN where it is not known."""
+    result = np.full(len(made), np.nan)
+    rows = np.flatnonzero(made.first)
+    rows = rows[np.argsort(made.stream[rows], kind="stable")]
+    passed = np.diff(made.time_us[rows]).astype(np.float64)
+    known = (np.diff(made.stream[rows]) == 0) & (made.time_us[rows[1:]] >= 0) & (made.time_us[rows[:-1]] >= 0) & (passed >= 0)
+    result[rows[1:][known]] = passed[known]
+    if len(rows) == len(made):
+        return result
+    by_step = np.full(int(made.step.max(initial=-1)) + 1, np.nan)
+    by_step[made.step[rows]] = result[rows]
+    return by_step[made.step]
+
+
+def _add_stretches(made: Basis) -> None:
+    """Put steps in a row into blocks, which stand for requests where these cannot be told apart."""
+    if not len(made):
+        return
+    counter = pd.Series(made.first).groupby(made.stream).cumsum().to_numpy(np.int64)
+    size = int(np.clip(made.first.sum() // STRETCHES, 4, STRETCH_STEPS))
+    block = counter // size
+    made.stretch = pd.factorize((made.stream + 1) * (int(block.max()) + 1) + block)[0].astype(np.int64)
+    requests, texts = len(np.unique(made.cluster[made.known])), len(np.unique(made.text[made.known]))
+    lone = made.cluster < 0
+    made.cluster[lone] = made.cluster.max(initial=-1) + 1 + made.stretch[lone]
+    made.text[lone] = made.text.max(initial=-1) + 1 + made.stretch[lone]
+    if texts < requests:
+        made.notes.append(
+            f"{requests} requests have at most {texts} distinct prompts: repeats say nothing of other texts, and are taken as one"
+        )
+
+
+def _add_starts(made: Basis, servers: pd.DataFrame, by_stream: dict[str, str]) -> None:
+    """Give each row its service and its server start."""
+    names = [by_stream.get(str(name), "\x1f") for name in made.stream_names]
+    codes, services = pd.factorize(np.array([*names, "\x1f"], dtype=object))
+    used = np.unique(codes[made.stream]) if len(made) else np.empty(0, dtype=np.int64)
+    renamed = np.full(len(services), -1, dtype=np.int64)
+    renamed[used] = np.arange(len(used))
+    keys = [str(services[i]) for i in used] or ["\x1f"]
+    if len(made):
+        made.service = renamed[codes[made.stream]].astype(np.int32)
+    reasons = {str(name): i for i, name in enumerate(made.why_names)}
+    begins = np.isin(made.why_code, [reasons[name] for name in ("restart", "boot") if name in reasons])
+    first = begins | np.isin(made.why_code, [reasons[name] for name in ("first",) if name in reasons])
+    placed = place(
+        Rows(
+            made.time_us,
+            made.stream,
+            made.family,
+            made.service.astype(np.int64),
+            made.speculative,
+            begins,
+            first,
+            made.boot_code,
+            made.boot_names,
+        ),
+        servers,
+        keys,
+    )
+    made.services = [service_name(key) for key in keys]
+    made.runs, made.run, made.uptime_s = placed.runs, placed.run, placed.uptime_s
+    made.notes += placed.notes
+
+
+def _codes(rows: pd.DataFrame, name: str) -> tuple[Ints, npt.NDArray[Any]]:
+    """Give each distinct text of a column a number, -1 where it is null; in the order of its first rows."""
+    if name not in rows:
+        return np.full(len(rows), -1, dtype=np.int64), np.empty(0, dtype=object)
+    codes, names = pd.factorize(rows[name], use_na_sentinel=True)
+    return np.asarray(codes, dtype=np.int64), np.asarray(names, dtype=object)
+
+
+def _small(made: tuple[Ints, npt.NDArray[Any]]) -> tuple[Codes, npt.NDArray[Any]]:
+    return made[0].astype(np.int32), made[1]
+
+
+def _texts(rows: pd.DataFrame, code: Ints) -> Ints:
+    """Give each row the number of its request's prompt: repeats of one prompt are not independent of each other."""
+    if not (code >= 0).any() or "prompt_len" not in rows:
+        return code.copy()
+    keys = prompt_keys(rows)
+    return keys.codes.copy() if keys.source in ("prompt_id", "sequence") else code.copy()
+
+
+def _families(stream: Ints, streams: npt.NDArray[Any]) -> Ints:
+    """Give each row the number of its host and rank: the name of a stream without boot and process."""
+    parts = [str(name).split("|") for name in streams]
+    names = np.array([f"{p[0]}|{p[-1]}" if len(p) == 4 else "" for p in parts] + [""], dtype=object)
+    numbers, _ = pd.factorize(names)
+    return np.asarray(numbers[stream], dtype=np.int64)
+
+
+def _step_codes(rows: pd.DataFrame, stream: Ints, time: Ints, batch: Floats) -> Ints:
+    n = len(rows)
+    if not n or not (np.isfinite(batch) & (batch > 1)).any() or ("slot" not in rows and "request_id" not in rows):
+        return np.arange(n, dtype=np.int64)
+    if "where" in rows and rows["where"].notna().all():
+        return np.asarray(pd.factorize(rows["where"])[0], dtype=np.int64)
+    if (time >= 0).all():
+        return np.asarray(pd.factorize(pd.MultiIndex.from_arrays([stream, time]))[0], dtype=np.int64)
+    return np.arange(n, dtype=np.int64)
+
+
+def _alone(time: Ints, running: Floats, requests: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Name the request of a line where exactly one was running then."""
+    named = np.full(len(time), None, dtype=object)
+    if not len(requests) or "finished" not in requests or "received" not in requests:
+        return named
+    begin_column = "first_token" if "first_token" in requests and requests["first_token"].notna().any() else "received"
+    begin = microseconds(pd.DataFrame({"time": requests[begin_column].to_numpy()}))
+    end = microseconds(pd.DataFrame({"time": requests["finished"].to_numpy()}))
+    ids = cols.text(requests, "request_id")
+    ok = (begin >= 0) & (end > begin)
+    begin, end, ids = begin[ok], end[ok], ids[ok]
+    turn = np.argsort(begin, kind="stable")
+    begin, end, ids = begin[turn], end[turn], ids[turn]
+    active = np.searchsorted(begin, time, side="right") - np.searchsorted(np.sort(end), time, side="left")
+    last = np.searchsorted(begin, time, side="right") - 1
+    single = (active == 1) & (running == 1) & (last >= 0)
+    if len(end):
+        single &= end[np.maximum(last, 0)] >= time
+        named[single] = ids[last[single]]
+    return named
