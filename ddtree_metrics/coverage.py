@@ -67,6 +67,8 @@ class Coverage:
         Rows whose own stamp lies outside of the window.
     duplicate_ranks : int
         Copies of a step that other tensor-parallel ranks logged; they are in the table, not in the view.
+    duplicate_events : int
+        Event lines that say of a retraction, an exception … what another rank had said already; they are in no table.
     suppressed_notices, suppressed_lines : int
         Rate-limit notices of journald, and the lines they say were lost.
     clock_steps : list of float
@@ -99,6 +101,7 @@ class Coverage:
     doubtful_times: dict[str, int] = field(default_factory=dict)
     outside_window: int = 0
     duplicate_ranks: int = 0
+    duplicate_events: int = 0
     suppressed_notices: int = 0
     suppressed_lines: int = 0
     clock_steps: list[float] = field(default_factory=list)
@@ -158,6 +161,7 @@ class Coverage:
             "doubtful_times": self.doubtful_times,
             "outside_window": self.outside_window,
             "duplicate_ranks": self.duplicate_ranks,
+            "duplicate_events": self.duplicate_events,
             "suppressed_notices": self.suppressed_notices,
             "suppressed_lines": self.suppressed_lines,
             "clock_steps_s": self.clock_steps,
@@ -248,6 +252,7 @@ _ADDED = (
     "quoted_lines",
     "outside_window",
     "duplicate_ranks",
+    "duplicate_events",
     "suppressed_notices",
     "suppressed_lines",
     "gaps",

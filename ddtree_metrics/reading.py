@@ -21,6 +21,7 @@ from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
 from ddtree_metrics.dialects import DIALECTS, get
 from ddtree_metrics.dialects.engine import Parser
 from ddtree_metrics.errors import DDTreeError, DDTreeWarning
+from ddtree_metrics.occurrences import Occurrences
 from ddtree_metrics.records import TABLES, ServerStart
 from ddtree_metrics.schema import arrow_schema, columns
 from ddtree_metrics.sources import AFTER_LEFT_OUT, Window
@@ -104,6 +105,7 @@ class Reading:
             )
         self.conventions.say(bonus=commit_includes_bonus, root=nodes_include_root, by="user")
         self._parser = Parser(chosen, tz=tz, on_error=on_error)
+        self._occurrences = Occurrences()
         self._streams = Streams()
         self._servers: list[dict[str, Any]] = []
         self._local_times = 0
@@ -115,6 +117,7 @@ class Reading:
             lines, holes = self._holes(lines)
             parsed = self._parser.feed(lines)
             tables, line, left_out = self._within(dict(parsed.tables), dict(parsed.line))
+            tables, line = self._occurrences.feed(tables, line)
             tables = self._streams.feed(tables, line, np.concatenate([holes, *left_out]))
             servers = tables.pop("servers", None)
             if servers is not None:
@@ -207,6 +210,7 @@ class Reading:
         account.damaged = list(stats.damaged)
         account.duplicate_ranks, account.clock_steps = counts.duplicate_ranks, list(counts.clock_steps)
         account.gaps, account.bursts = counts.gaps, counts.bursts
+        account.duplicate_events = self._occurrences.duplicates
         account.slow_tier = dict(self._parser.misses)
         quoted = self._parser.quoted
         account.quoted_lines = quoted.total

@@ -106,6 +106,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         ("quoted_lines", "lines that only speak of a marker, taken for nothing"),
         ("outside_window", "rows outside of the window"),
         ("duplicate_ranks", "duplicate rank lines, hidden"),
+        ("duplicate_events", "event lines of other ranks, not counted again"),
         ("suppressed_lines", "lines suppressed by journald: counts are lower bounds"),
         ("gaps", "gaps without a reason in the log"),
         ("bursts", "steps logged in bursts"),

@@ -49,6 +49,7 @@ COUNTED = {
     "bad_bytes": "lines with bytes that are no UTF-8, replaced",
     "outside_window": "lines outside the window",
     "duplicate_ranks": "copies of a step from other tensor-parallel ranks, not counted again",
+    "duplicate_events": "event lines of other ranks, not counted again",
     "suppressed_notices": "notices of journald that it suppressed lines",
     "suppressed_lines": "lines lost that way, at least",
     "gaps": "holes between steps without a reason in the log",
