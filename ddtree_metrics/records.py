@@ -157,7 +157,14 @@ class ServerStart(LoggedLine):
     context_len: Annotated[int | None, Col("Longest context allowed.", "tokens", wide=True)] = None
     max_total_tokens: Annotated[int | None, Col("KV pool size.", "tokens", wide=True)] = None
     decode_log_interval: Annotated[int | None, Col("Decode steps between two Decode batch lines.", "steps")] = None
-    args: Annotated[dict[str, str] | None, Col("All arguments as printed, secrets removed.")] = None
+    args: Annotated[dict[str, str] | None, Col("All arguments as printed, as far as each was read whole; secrets removed.")] = None
+    args_cut: Annotated[
+        bool | None,
+        Col(
+            "Whether the line of arguments was cut: then an argument that is not in args is unknown, else it was not printed; null where "
+            "the line is not in the log."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,13 @@ def _servers(log: Log) -> list[dict[str, Any]]:
     from ddtree_metrics.schema import columns
 
     shared = {c.name for c in columns(LoggedLine)}
-    names = [c.name for c in columns(ServerStart) if c.name not in shared and c.name != "args"]
-    rows = log.table("servers").to_pylist()
-    return [{"time": row["time"].isoformat() if row["time"] else None, **{n: row[n] for n in names if row[n] is not None}} for row in rows]
+    names = [c.name for c in columns(ServerStart) if c.name not in shared and c.name not in ("args", "args_cut")]
+    made = []
+    for row in log.table("servers").to_pylist():
+        said = {n: row[n] for n in names if row[n] is not None}
+        cut = {"args_cut": True} if row["args_cut"] else {}
+        made.append({"time": row["time"].isoformat() if row["time"] else None, "unit": row["unit"], **said, **cut})
+    return made
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
@@ -128,8 +132,10 @@ def lines_of(found: dict[str, Any]) -> list[str]:
             "stream", f"{stream['stream']}: {stream['steps']:,} steps, {stream['timed']:,} timed" + (f" (not: {why})" if why else "")
         )
     for server in found["servers"]:
-        settings = ", ".join(f"{k} {v}" for k, v in server.items() if k != "time")
-        out += _wrapped("start", f"{server['time'] or 'time unknown'}: {settings}")
+        settings = [f"{k} {v}" for k, v in server.items() if k not in ("time", "unit", "args_cut")]
+        settings += ["the line of arguments was cut, so what is not named is unknown"] if server.get("args_cut") else []
+        who = f"{server['unit']}, " if server["unit"] else ""
+        out += _wrapped("start", f"{who}{server['time'] or 'time unknown'}: {', '.join(settings)}")
     if found["events"]:
         out += _wrapped("events", ", ".join(f"{n} {k}" for k, n in found["events"].items()))
     if found.get("join"):
