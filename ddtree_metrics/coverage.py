@@ -59,6 +59,8 @@ class Coverage:
         Pieces of cut lines that were joined; lines whose end never came, which were not read.
     bad_bytes : int
         Lines with bytes that are no UTF-8; they were replaced.
+    duplicate_lines : int
+        Lines that another of the files has too; they are left out, and in no other count.
     quoted_lines : int
         Lines that speak of a marker, in a prompt or a traceback, and were taken for nothing; ``quoted_examples`` has up to five.
     doubtful_times : dict of str to int
@@ -96,6 +98,7 @@ class Coverage:
     pieces_joined: int = 0
     pieces_unfinished: int = 0
     bad_bytes: int = 0
+    duplicate_lines: int = 0
     quoted_lines: int = 0
     quoted_examples: list[tuple[str, str]] = field(default_factory=list)
     doubtful_times: dict[str, int] = field(default_factory=dict)
@@ -156,6 +159,7 @@ class Coverage:
             "pieces_joined": self.pieces_joined,
             "pieces_unfinished": self.pieces_unfinished,
             "bad_bytes": self.bad_bytes,
+            "duplicate_lines": self.duplicate_lines,
             "quoted_lines": self.quoted_lines,
             "quoted_examples": [{"where": where, "text": text} for where, text in self.quoted_examples],
             "doubtful_times": self.doubtful_times,
@@ -249,6 +253,7 @@ _ADDED = (
     "pieces_joined",
     "pieces_unfinished",
     "bad_bytes",
+    "duplicate_lines",
     "quoted_lines",
     "outside_window",
     "duplicate_ranks",

@@ -206,6 +206,7 @@ class Reading:
         account.units = dict(stats.units)
         account.message_null, account.message_missing = stats.message_null, stats.message_missing
         account.blob_data, account.bad_bytes = stats.blob_data, stats.bad_bytes
+        account.duplicate_lines = stats.duplicate_lines
         account.pieces_joined, account.pieces_unfinished = stats.pieces_joined, stats.pieces_unfinished
         account.damaged = list(stats.damaged)
         account.duplicate_ranks, account.clock_steps = counts.duplicate_ranks, list(counts.clock_steps)

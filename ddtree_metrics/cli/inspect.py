@@ -107,6 +107,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         ("pieces_joined", "pieces of cut lines, joined"),
         ("pieces_unfinished", "cut lines whose end never came, not read"),
         ("bad_bytes", "lines with bytes that are no UTF-8, replaced"),
+        ("duplicate_lines", "lines that another file has too, counted once"),
         ("quoted_lines", "lines that only speak of a marker, taken for nothing"),
         ("outside_window", "rows outside of the window"),
         ("duplicate_ranks", "duplicate rank lines, hidden"),

@@ -47,6 +47,7 @@ COUNTED = {
     "pieces_joined": "pieces of cut lines, joined",
     "pieces_unfinished": "cut lines whose end never came",
     "bad_bytes": "lines with bytes that are no UTF-8, replaced",
+    "duplicate_lines": "lines that another of the files has too, counted once",
     "outside_window": "lines outside the window",
     "duplicate_ranks": "copies of a step from other tensor-parallel ranks, not counted again",
     "duplicate_events": "event lines of other ranks, not counted again",
