@@ -151,9 +151,9 @@ class Occurrences:
     # -- what a number on a Decode line tells -----------------------------------------------------------------------------------
 
     def _remember_starts(self, servers: pa.RecordBatch, at: Ints) -> None:
-        places = Origins(servers).labels(_place)
-        for i in np.flatnonzero(np.asarray(servers.column("args").is_valid())).tolist():
-            self._starts[places.texts[int(places.codes[i])]] = int(at[i])
+        for i, place in enumerate(places(servers)):
+            if servers.column("args")[i].is_valid:
+                self._starts[place] = int(at[i])
 
     def _add_retractions(self, tables: Tables, line: Lines) -> None:
         decode, at = tables["decode"], line["decode"]
@@ -161,7 +161,7 @@ class Occurrences:
         tp, _ = ints_of(decode.column("tp_rank"))
         pp, _ = ints_of(decode.column("pp_rank"))
         rank = pp * 65_536 + tp
-        groups, places = _groups(decode), Origins(decode).labels(_place)
+        groups, services = _groups(decode), Origins(decode).labels(_place)
         found: list[int] = []
         more: list[int] = []
         for code, group in enumerate(groups.texts):
@@ -170,7 +170,7 @@ class Occurrences:
                 rows = mine[(rank[mine] == one) & known[mine]]
                 if not len(rows):
                     continue
-                place = places.texts[int(places.codes[rows[0]])]
+                place = services.texts[int(services.codes[rows[0]])]
                 for i, count in self._rises(group, int(one), place, rows, waiting, at):
                     found.append(i)
                     more.append(count)
@@ -210,6 +210,12 @@ def _is_near(happened: _Happening, when: int | None, line: int, resolution_us: i
     return abs(when - happened.when) <= SAME_US + resolution_us
 
 
+def places(batch: pa.RecordBatch) -> list[str]:
+    """Name the service that each row is from: host, boot, and unit, or the file where the unit is not known."""
+    found = Origins(batch).labels(_place)
+    return [found.texts[code] for code in found.codes.tolist()]
+
+
 def _place(origin: Origin) -> str:
     return f"{origin.host}\x1f{origin.boot_id}\x1f{origin.unit or origin.file}"
 
@@ -243,4 +249,4 @@ def _put_among(tables: Tables, line: Lines, more: pa.RecordBatch, numbers: Ints)
     tables["events"], line["events"] = more.take(pa.array(order)), numbers[order]
 
 
-__all__ = ["Occurrences"]
+__all__ = ["Occurrences", "places"]

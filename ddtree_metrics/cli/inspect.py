@@ -46,6 +46,7 @@ def describe(log: Log, *, joined: bool) -> dict[str, Any]:
         "schema_version": INSPECT_VERSION,
         "coverage": log.coverage.to_dict(),
         "counts": log.counts.to_dict(),
+        "services": _services(log),
         "streams": _streams(log),
         "servers": _servers(log),
         "events": {str(k): int(n) for k, n in log.events["kind"].value_counts().items()} if len(log.events) else {},
@@ -53,6 +54,20 @@ def describe(log: Log, *, joined: bool) -> dict[str, Any]:
     if joined and (log.coverage.parsed.get("steps") or log.coverage.parsed.get("decode")):
         made["join"] = log.request_steps.attrs.get("join", {})
     return made
+
+
+def _services(log: Log) -> list[dict[str, Any]]:
+    """Count the rows of each service: a unit of a host, or what does not say its unit."""
+    from ddtree_metrics.reading import LINE_TABLES
+
+    found: dict[tuple[str | None, ...], dict[str, int]] = {}
+    for name in LINE_TABLES:
+        frame = log.frame(name)
+        of = frame[["host", "unit"]].astype(object) if len(frame) else frame
+        for (host, unit), rows in of.groupby(["host", "unit"], dropna=False, sort=False) if len(frame) else ():
+            who = tuple(v if isinstance(v, str) else None for v in (host, unit))
+            found.setdefault(who, {})[name] = len(rows)
+    return [{"host": host, "unit": unit, **counts} for (host, unit), counts in found.items()]
 
 
 def _streams(log: Log) -> list[dict[str, Any]]:
@@ -127,6 +142,9 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     root = {1: "nodes count the root", 0: "nodes do not count the root", None: "whether nodes count the root cannot be told"}
     if found["counts"]["nodes_minus_budget"]:
         out += _wrapped("nodes", root[found["counts"]["root_in_nodes"]])
+    for service in found["services"] if len(found["services"]) > 1 else ():
+        counts = ", ".join(f"{n:,} {name}" for name, n in service.items() if name not in ("host", "unit"))
+        out += _wrapped("service", f"{service['unit'] or 'lines of no unit'}{_at(service, found['services'])}: {counts}")
     for stream in found["streams"]:
         why = ", ".join(f"{n} {k}" for k, n in stream["not_timed"].items())
         out += _wrapped(
@@ -146,6 +164,11 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     for text in c["notes"]:
         out += _wrapped("note", text)
     return out
+
+
+def _at(service: dict[str, Any], services: list[dict[str, Any]]) -> str:
+    """Name the host, where there are several."""
+    return f" on {service['host']}" if service["host"] and len({s["host"] for s in services}) > 1 else ""
 
 
 def _join_lines(join: dict[str, Any]) -> list[str]:
