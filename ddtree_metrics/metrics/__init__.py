@@ -41,10 +41,12 @@ from ddtree_metrics.metrics.two_point import (
     run_rate,
     two_point_rate,
 )
+from ddtree_metrics.metrics.wall_time import WALL_TIME_COLUMNS, wall_time
 from ddtree_metrics.metrics.window import WindowKnee, find_window_knee
 
 __all__ = [
     "BY_CONTEXT_COLUMNS",
+    "WALL_TIME_COLUMNS",
     "AcceptRate",
     "Acceptance",
     "Attribution",
@@ -91,5 +93,6 @@ __all__ = [
     "summarise_histogram",
     "survival_from_histogram",
     "two_point_rate",
+    "wall_time",
     "weighted_mean_over_ranks",
 ]
