@@ -53,6 +53,7 @@ _WHERE = {
         "steps_from_decode",
         "summarise_histogram",
         "two_point_rate",
+        "wall_time",
         "weighted_mean_over_ranks",
     ),
     "diagnosis": ("diagnose",),
@@ -151,6 +152,7 @@ if TYPE_CHECKING:
     from ddtree_metrics.metrics import steps_from_decode as steps_from_decode
     from ddtree_metrics.metrics import summarise_histogram as summarise_histogram
     from ddtree_metrics.metrics import two_point_rate as two_point_rate
+    from ddtree_metrics.metrics import wall_time as wall_time
     from ddtree_metrics.metrics import weighted_mean_over_ranks as weighted_mean_over_ranks
     from ddtree_metrics.plots import plot_attribution as plot_attribution
     from ddtree_metrics.plots import plot_budget as plot_budget

@@ -59,6 +59,8 @@ class Coverage:
         Pieces of cut lines that were joined; lines whose end never came, which were not read.
     bad_bytes : int
         Lines with bytes that are no UTF-8; they were replaced.
+    duplicate_lines : int
+        Lines that another of the files has too; they are left out, and in no other count.
     quoted_lines : int
         Lines that speak of a marker, in a prompt or a traceback, and were taken for nothing; ``quoted_examples`` has up to five.
     doubtful_times : dict of str to int
@@ -67,6 +69,8 @@ class Coverage:
         Rows whose own stamp lies outside of the window.
     duplicate_ranks : int
         Copies of a step that other tensor-parallel ranks logged; they are in the table, not in the view.
+    duplicate_events : int
+        Event lines that say of a retraction, an exception … what another rank had said already; they are in no table.
     suppressed_notices, suppressed_lines : int
         Rate-limit notices of journald, and the lines they say were lost.
     clock_steps : list of float
@@ -94,11 +98,13 @@ class Coverage:
     pieces_joined: int = 0
     pieces_unfinished: int = 0
     bad_bytes: int = 0
+    duplicate_lines: int = 0
     quoted_lines: int = 0
     quoted_examples: list[tuple[str, str]] = field(default_factory=list)
     doubtful_times: dict[str, int] = field(default_factory=dict)
     outside_window: int = 0
     duplicate_ranks: int = 0
+    duplicate_events: int = 0
     suppressed_notices: int = 0
     suppressed_lines: int = 0
     clock_steps: list[float] = field(default_factory=list)
@@ -153,11 +159,13 @@ class Coverage:
             "pieces_joined": self.pieces_joined,
             "pieces_unfinished": self.pieces_unfinished,
             "bad_bytes": self.bad_bytes,
+            "duplicate_lines": self.duplicate_lines,
             "quoted_lines": self.quoted_lines,
             "quoted_examples": [{"where": where, "text": text} for where, text in self.quoted_examples],
             "doubtful_times": self.doubtful_times,
             "outside_window": self.outside_window,
             "duplicate_ranks": self.duplicate_ranks,
+            "duplicate_events": self.duplicate_events,
             "suppressed_notices": self.suppressed_notices,
             "suppressed_lines": self.suppressed_lines,
             "clock_steps_s": self.clock_steps,
@@ -245,9 +253,11 @@ _ADDED = (
     "pieces_joined",
     "pieces_unfinished",
     "bad_bytes",
+    "duplicate_lines",
     "quoted_lines",
     "outside_window",
     "duplicate_ranks",
+    "duplicate_events",
     "suppressed_notices",
     "suppressed_lines",
     "gaps",

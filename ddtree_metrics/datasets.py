@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ddtree_metrics.errors import OutputError, SchemaError, SourceDamaged, SourceDenied, SourceError, SourceNotFound
+from ddtree_metrics.overlaps import Overlap, once
 from ddtree_metrics.placing import make_folder, sync_folder, told
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX, SCHEMA_VERSION, arrow_schema, columns
@@ -329,13 +330,17 @@ def is_stored(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_tables(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> dict[str, pa.Table]:
-    """Read tables that export wrote.
+def read_tables(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, overlaps: dict[str, list[Overlap]] | None = None
+) -> dict[str, pa.Table]:
+    """Read tables that export wrote; a row that several files have is there once.
 
     Parameters
     ----------
     paths : path or iterable of paths
         Parquet or Arrow files, folders of them, roots of datasets, or the folder of one table in a dataset.
+    overlaps : dict, optional
+        Takes, by table, which files share rows, and how many were left out.
 
     Returns
     -------
@@ -352,15 +357,20 @@ def read_tables(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         If a file is of another origin, or of a newer schema.
     """
     parts: dict[str, list[pa.Table]] = {}
+    files: dict[str, list[str]] = {}
     notes: dict[str, dict[str, list[str]]] = {}
     for stored in _stored(paths):
         parts.setdefault(stored.table, []).append(stored.read())
+        files.setdefault(stored.table, []).append(str(stored.path))
         said = notes.setdefault(stored.table, {})
         for key, text in stored.metadata.items():
             if key not in ("record", "schema_version", "partition", "source") and text not in said.setdefault(key, []):
                 said[key].append(text)
     made = {}
-    for name, tables in parts.items():
+    for name, some in parts.items():
+        tables, shared = once(some, files[name])
+        if overlaps is not None and shared:
+            overlaps[name] = shared
         entries = {key if i == 0 else f"{key}.{i}": text for key, texts in notes[name].items() for i, text in enumerate(texts)}
         made[name] = concat(tables, TABLES[name]).replace_schema_metadata(arrow_schema(TABLES[name], entries).metadata)
     return made

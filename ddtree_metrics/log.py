@@ -20,6 +20,7 @@ from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.datasets import read_tables
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged
 from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text, start_reading, zone_of
+from ddtree_metrics.overlaps import Overlap
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
@@ -407,7 +408,7 @@ def read_parquet(
     Parameters
     ----------
     paths : str, Path, or sequence of them
-        Files of one or several tables; rows are put together in the order given.
+        Files of one or several tables; rows are put together in the order given, and a row that several files have is taken once.
     since, until, tz, now_us
         As in ``read_journal``: rows outside of the window are left out.
 
@@ -422,7 +423,8 @@ def read_parquet(
     """
     low, high = parse_window(since, until, now_us=now_us, tz=zone_of(tz))
     some = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
-    made = read_tables(some)
+    overlaps: dict[str, list[Overlap]] = {}
+    made = read_tables(some, overlaps=overlaps)
     coverages, counts = [], Conventions()
     seen = set()
     for table in made.values():
@@ -435,7 +437,20 @@ def read_parquet(
             else:
                 counts.merge(Conventions.from_dict(json.loads(text)))
     made = {name: _within(table, low, high) for name, table in made.items()}
-    return Log(made, Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, some))), counts)
+    account = Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, some)))
+    _take_off(account, overlaps)
+    return Log(made, account, counts)
+
+
+def _take_off(account: Coverage, overlaps: dict[str, list[Overlap]]) -> None:
+    """Take rows that several files have off the account, and say so."""
+    for name, shared in overlaps.items():
+        rows = sum(overlap.rows for overlap in shared)
+        account.duplicate_lines += rows
+        if name in account.parsed:
+            account.parsed[name] = max(account.parsed[name] - rows, 0)
+        for overlap in shared:
+            account.add_note(f"{overlap.rows:,} {name} of {overlap.file} are in {overlap.other} too: they were left out, and count once")
 
 
 def _within(table: pa.Table, low: int | None, high: int | None) -> pa.Table:

@@ -20,6 +20,7 @@ from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
 from ddtree_metrics.dialects import DIALECTS, get
 from ddtree_metrics.dialects.engine import Parser
 from ddtree_metrics.errors import DDTreeError, DDTreeWarning
+from ddtree_metrics.occurrences import Occurrences, places
 from ddtree_metrics.records import TABLES, ServerStart
 from ddtree_metrics.schema import arrow_schema, columns
 from ddtree_metrics.sources import AFTER_LEFT_OUT, Window
@@ -104,8 +105,9 @@ class Reading:
             )
         self.conventions.say(bonus=commit_includes_bonus, root=nodes_include_root, by="user")
         self._parser = Parser(chosen, tz=tz, on_error=on_error)
+        self._occurrences = Occurrences()
         self._streams = Streams()
-        self._servers: list[dict[str, Any]] = []
+        self._servers: list[tuple[str, dict[str, Any]]] = []
         self._local_times = 0
         self._no_times = 0
 
@@ -115,10 +117,11 @@ class Reading:
             lines, holes = self._holes(lines)
             parsed = self._parser.feed(lines)
             tables, line, left_out = self._within(dict(parsed.tables), dict(parsed.line))
+            tables, line = self._occurrences.feed(tables, line)
             tables = self._streams.feed(tables, line, np.concatenate([holes, *left_out]))
             servers = tables.pop("servers", None)
             if servers is not None:
-                self._servers += servers.to_pylist()
+                self._servers += zip(places(servers), servers.to_pylist(), strict=True)
             self._account(tables)
             if tables:
                 yield tables
@@ -203,10 +206,12 @@ class Reading:
         account.units = dict(stats.units)
         account.message_null, account.message_missing = stats.message_null, stats.message_missing
         account.blob_data, account.bad_bytes = stats.blob_data, stats.bad_bytes
+        account.duplicate_lines = stats.duplicate_lines
         account.pieces_joined, account.pieces_unfinished = stats.pieces_joined, stats.pieces_unfinished
         account.damaged = list(stats.damaged)
         account.duplicate_ranks, account.clock_steps = counts.duplicate_ranks, list(counts.clock_steps)
         account.gaps, account.bursts = counts.gaps, counts.bursts
+        account.duplicate_events = self._occurrences.duplicates
         account.slow_tier = dict(self._parser.misses)
         quoted = self._parser.quoted
         account.quoted_lines = quoted.total
@@ -272,20 +277,19 @@ def _local_us(us: int) -> int:
     return us + (round(offset.total_seconds() * 1e6) if offset is not None else 0)
 
 
-def _merge_starts(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def _merge_starts(rows: list[tuple[str, dict[str, Any]]]) -> pa.RecordBatch:
     """Fold the lines that a server prints while it starts into one row a start.
 
-    A row without ``args`` carries on the start before it of the same host, boot and unit; alone, it is a start whose first line
-    is not in the log.
+    A row without ``args`` carries on the start before it of the same service, whichever of its processes printed it; alone, it is a
+    start whose first line is not in the log.
     """
     starts: list[dict[str, Any]] = []
-    open_: dict[tuple[Any, ...], dict[str, Any]] = {}
-    own = [c.name for c in columns(ServerStart) if c.name in ServerStart.__annotations__ and c.name != "args"]
-    for row in rows:
-        key = (row["host"], row["boot_id"], row["unit"])
-        start = open_.get(key)
+    open_: dict[str, dict[str, Any]] = {}
+    own = [c.name for c in columns(ServerStart) if c.name in ServerStart.__annotations__ and c.name not in ("args", "args_cut")]
+    for service, row in rows:
+        start = open_.get(service)
         if row["args"] is not None or start is None:
-            start = open_[key] = dict(row)
+            start = open_[service] = dict(row)
             starts.append(start)
             continue
         for name in own:

@@ -106,7 +106,9 @@ class DecodeBatch(LoggedLine):
     queued: Annotated[int | None, Col("Requests waiting.", "requests")] = None
     cuda_graph: Annotated[bool | None, Col("Whether this step ran as a device graph (cuda, cpu, npu or musa).")] = None
     iteration: Annotated[int | None, Col("Forward counter of the scheduler, where printed.", wide=True)] = None
-    retracted: Annotated[int | None, Col("Retracted requests, where printed.", "requests")] = None
+    retracted: Annotated[
+        int | None, Col("Retracted requests that wait to run again, at the moment of printing; where printed.", "requests")
+    ] = None
     extra: Annotated[dict[str, str] | None, Col("Every key of the line that has no column.")] = None
     time_us: Annotated[int | None, Col("time as a whole number of microseconds since 1970.", "us", wide=True)] = None
     stream: Annotated[str | None, Col("The sequence of lines this one belongs to: host, boot, process and DP rank.")] = None
@@ -155,7 +157,14 @@ class ServerStart(LoggedLine):
     context_len: Annotated[int | None, Col("Longest context allowed.", "tokens", wide=True)] = None
     max_total_tokens: Annotated[int | None, Col("KV pool size.", "tokens", wide=True)] = None
     decode_log_interval: Annotated[int | None, Col("Decode steps between two Decode batch lines.", "steps")] = None
-    args: Annotated[dict[str, str] | None, Col("All arguments as printed, secrets removed.")] = None
+    args: Annotated[dict[str, str] | None, Col("All arguments as printed, as far as each was read whole; secrets removed.")] = None
+    args_cut: Annotated[
+        bool | None,
+        Col(
+            "Whether the line of arguments was cut: then an argument that is not in args is unknown, else it was not printed; null where "
+            "the line is not in the log."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

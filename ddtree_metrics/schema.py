@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 # History of the tables' form. A file carries the number it was written with.
 # 1: the first form.
-SCHEMA_VERSION = 1
+# 2: servers.args_cut says that the line of arguments was cut (it was a key "__cut__" in servers.args); decode.retracted is the length of
+#    a queue; an event that several ranks printed is one row.
+SCHEMA_VERSION = 2
 
 METADATA_PREFIX = "ddtree_metrics."
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ddtree_metrics.dialects import DIALECTS
@@ -22,8 +24,6 @@ REPR = (
 
 def as_dict(text: str) -> str:
     """Write the arguments as the dict that newer releases print."""
-    import re
-
     inside = text.removeprefix("server_args=ServerArgs(").removesuffix(")")
     return "server_args={" + re.sub(r"(?:(?<=, )|^)([a-z_]+)=", r"'\1': ", inside) + "}"
 
@@ -41,28 +41,112 @@ def test_arguments_of_both_spellings_fill_the_columns(body: str) -> None:
     assert args["lora_paths"] == "['a', \"it's\"]"
     assert args["max_queued_requests"] == "9223372036854775807"
     assert args["max_total_tokens"] == "665690"
-    assert "__cut__" not in args
+    assert row["args_cut"] is False
 
 
 def test_a_cut_start_keeps_what_stands_before_the_cut_and_says_so() -> None:
     row = one("servers", HEAD + REPR[: REPR.index("context_length=262144") + len("context_length=262")])
-    assert row["args"]["__cut__"] == "true"
+    assert row["args_cut"] is True
     assert row["args"]["dp_size"] == "2"
     assert "context_len" not in row
     (pasted,) = rows("servers", *(SAMPLES / "sglang" / "30-startup-banner-and-server-args-cut.log").read_text().splitlines())
     assert pasted["page_size"] == 1
     assert pasted["args"]["max_queued_requests"] == "9223372036854775807"
-    assert pasted["args"]["__cut__"] == "true"
+    assert pasted["args_cut"] is True
     assert "swa_full_tokens_ratio" not in pasted["args"]
 
 
-@pytest.mark.parametrize("end", range(len("server_args="), len(REPR), 7))
+def _pairs_before(end: int) -> int:
+    """How many arguments of REPR stand whole before a place, by the places of their commas."""
+    commas = [REPR.index(key) for key in re.findall(r"(?<=, )[a-z_]+=", REPR)]
+    return sum(place - 2 < end for place in commas)
+
+
+@pytest.mark.parametrize("end", range(len("server_args=ServerArgs("), len(REPR), 7))
 def test_a_start_cut_anywhere_never_raises_and_never_holds_half_a_value(end: int) -> None:
     whole = one("servers", HEAD + REPR)["args"]
     for made in rows("servers", HEAD + REPR[:end]):
-        args = dict(made["args"])
-        assert args.pop("__cut__") == "true"
-        assert args == {k: whole[k] for k in args}
+        assert made["args_cut"] is True
+        assert dict(made["args"]) == {k: whole[k] for k in dict(made["args"])}
+        # every argument whose comma is there was read
+        assert len(made["args"]) == _pairs_before(end)
+
+
+@pytest.mark.parametrize("form", ["repr", "dict"])
+@pytest.mark.parametrize(
+    ("marker", "lost"),
+    [
+        (", ...)", 0),
+        (", ...", 0),
+        (", …)", 0),
+        (", ----cut--", 0),
+        (", ----cut----)", 0),
+        (" ----cut--", 1),
+        ("----cut--", 1),
+        ("...)", 1),
+        (" ...", 1),
+        (", <snip>", 0),
+        (", [...])", 0),
+        (", (1234 characters omitted)", 0),
+        ("", 1),
+        (",", 0),
+        (", page_si", 0),
+        (", page_si----cut--", 0),
+        (", page_size=", 0),
+        (", page_size=1", 0),
+        (", chat_template='/opt/te", 0),
+        (", chat_template='/opt/te…)", 0),
+        (", chat_template='/opt/te----cut--", 0),
+    ],
+)
+def test_a_marker_of_a_cut_is_no_argument_and_no_part_of_one(marker: str, lost: int, form: str) -> None:
+    whole = "server_args=ServerArgs(model_path='m', dtype=None, tp_size=8)"
+    text = as_dict(whole) if form == "dict" else whole
+    if form == "dict":
+        marker = re.sub(r"(page_size|chat_template)=", r"'\1': ", marker).replace(")", "}")
+    row = one("servers", HEAD + text[:-1] + marker)
+    assert row["args_cut"] is True
+    # the value before the cut is whole only if its comma is there
+    assert row["args"] == {"model_path": "m", "dtype": "None"} | ({} if lost else {"tp_size": "8"})
+    assert row.get("tp_size") == (None if lost else 8)
+
+
+def test_what_stands_behind_a_cut_in_the_middle_is_read_too() -> None:
+    row = one("servers", HEAD + "server_args=ServerArgs(model_path='m', tp_size=8, dtype=...,----cut----, page_size=16, a={'b': ...}, c=1)")
+    assert row["args"] == {"model_path": "m", "tp_size": "8", "page_size": "16", "c": "1"}
+    assert row["args_cut"] is True
+
+
+@pytest.mark.parametrize("middle", ["…ue, revision='x', ", "…to', revision='x', ", "…', "])
+def test_a_line_shortened_in_the_middle_of_a_string_makes_no_argument_of_two(middle: str) -> None:
+    # journalctl shortens a line to the width of the terminal, in its middle
+    row = one("servers", HEAD + "server_args=ServerArgs(model_path='m', tokenizer_path='/pa" + middle + "tp_size=8)")
+    assert row["args_cut"] is True
+    assert {"model_path": "m"}.items() <= row["args"].items()
+    assert "tokenizer_path" not in row["args"]
+    assert set(row["args"]) <= {"model_path", "revision", "tp_size"}
+
+
+def test_a_start_of_which_nothing_is_left_is_a_start_whose_arguments_are_unknown() -> None:
+    for text in ("server_args=ServerArgs(...)", "server_args={", "server_args=ServerArgs(model_pa"):
+        row = one("servers", HEAD + text)
+        assert row["args_cut"] is True
+        assert not row["args"]
+    assert reason(HEAD + "server_args=ServerArgs()") == "missing_fields"
+
+
+def test_dots_and_hyphens_inside_of_a_string_are_no_cut() -> None:
+    line = "server_args=ServerArgs(model_path='/models/.../m--v2', extra='--a ... --b', tp_size=8)"
+    row = one("servers", HEAD + line)
+    assert row["args"] == {"model_path": "/models/.../m--v2", "extra": "--a ... --b", "tp_size": "8"}
+    assert row["args_cut"] is False
+
+
+def test_the_cut_samples_of_public_reports_are_told_as_cut() -> None:
+    for name in ("30-startup-banner-and-server-args-cut.log", "38-startup-sequence-2026.log"):
+        (start,) = (r for r in rows("servers", *(SAMPLES / "sglang" / name).read_text().splitlines()) if "args" in r)
+        assert start["args_cut"] is True
+        assert not any("cut" in key or "." in key or "-" in key for key in start["args"])
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_o19_every_reader_reads_every_file_in_every_order(tmp_path: Path, order:
         assert schema.field("batch_size").type == pa.int32()
         assert str(schema.field("commit_lens").type) == "list<element: int32>"
         assert schema.field("host").type == pa.string()
-        assert schema.metadata[b"ddtree_metrics.schema_version"] == b"1"
+        assert schema.metadata[b"ddtree_metrics.schema_version"] == b"2"
 
     seen = duckdb.sql(f"SELECT batch_size, commit_lens, typeof(time), typeof(batch_size) FROM read_parquet({files})").fetchall()
     assert sorted(seen, key=str) == [(1, [4], "TIMESTAMP WITH TIME ZONE", "INTEGER"), (None, None, "TIMESTAMP WITH TIME ZONE", "INTEGER")]

@@ -46,6 +46,7 @@ def describe(log: Log, *, joined: bool) -> dict[str, Any]:
         "schema_version": INSPECT_VERSION,
         "coverage": log.coverage.to_dict(),
         "counts": log.counts.to_dict(),
+        "services": _services(log),
         "streams": _streams(log),
         "servers": _servers(log),
         "events": {str(k): int(n) for k, n in log.events["kind"].value_counts().items()} if len(log.events) else {},
@@ -53,6 +54,20 @@ def describe(log: Log, *, joined: bool) -> dict[str, Any]:
     if joined and (log.coverage.parsed.get("steps") or log.coverage.parsed.get("decode")):
         made["join"] = log.request_steps.attrs.get("join", {})
     return made
+
+
+def _services(log: Log) -> list[dict[str, Any]]:
+    """Count the rows of each service: a unit of a host, or what does not say its unit."""
+    from ddtree_metrics.reading import LINE_TABLES
+
+    found: dict[tuple[str | None, ...], dict[str, int]] = {}
+    for name in LINE_TABLES:
+        frame = log.frame(name)
+        of = frame[["host", "unit"]].astype(object) if len(frame) else frame
+        for (host, unit), rows in of.groupby(["host", "unit"], dropna=False, sort=False) if len(frame) else ():
+            who = tuple(v if isinstance(v, str) else None for v in (host, unit))
+            found.setdefault(who, {})[name] = len(rows)
+    return [{"host": host, "unit": unit, **counts} for (host, unit), counts in found.items()]
 
 
 def _streams(log: Log) -> list[dict[str, Any]]:
@@ -76,9 +91,13 @@ def _servers(log: Log) -> list[dict[str, Any]]:
     from ddtree_metrics.schema import columns
 
     shared = {c.name for c in columns(LoggedLine)}
-    names = [c.name for c in columns(ServerStart) if c.name not in shared and c.name != "args"]
-    rows = log.table("servers").to_pylist()
-    return [{"time": row["time"].isoformat() if row["time"] else None, **{n: row[n] for n in names if row[n] is not None}} for row in rows]
+    names = [c.name for c in columns(ServerStart) if c.name not in shared and c.name not in ("args", "args_cut")]
+    made = []
+    for row in log.table("servers").to_pylist():
+        said = {n: row[n] for n in names if row[n] is not None}
+        cut = {"args_cut": True} if row["args_cut"] else {}
+        made.append({"time": row["time"].isoformat() if row["time"] else None, "unit": row["unit"], **said, **cut})
+    return made
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
@@ -103,9 +122,11 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         ("pieces_joined", "pieces of cut lines, joined"),
         ("pieces_unfinished", "cut lines whose end never came, not read"),
         ("bad_bytes", "lines with bytes that are no UTF-8, replaced"),
+        ("duplicate_lines", "lines that another file has too, counted once"),
         ("quoted_lines", "lines that only speak of a marker, taken for nothing"),
         ("outside_window", "rows outside of the window"),
         ("duplicate_ranks", "duplicate rank lines, hidden"),
+        ("duplicate_events", "event lines of other ranks, not counted again"),
         ("suppressed_lines", "lines suppressed by journald: counts are lower bounds"),
         ("gaps", "gaps without a reason in the log"),
         ("bursts", "steps logged in bursts"),
@@ -121,14 +142,19 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     root = {1: "nodes count the root", 0: "nodes do not count the root", None: "whether nodes count the root cannot be told"}
     if found["counts"]["nodes_minus_budget"]:
         out += _wrapped("nodes", root[found["counts"]["root_in_nodes"]])
+    for service in found["services"] if len(found["services"]) > 1 else ():
+        counts = ", ".join(f"{n:,} {name}" for name, n in service.items() if name not in ("host", "unit"))
+        out += _wrapped("service", f"{service['unit'] or 'lines of no unit'}{_at(service, found['services'])}: {counts}")
     for stream in found["streams"]:
         why = ", ".join(f"{n} {k}" for k, n in stream["not_timed"].items())
         out += _wrapped(
             "stream", f"{stream['stream']}: {stream['steps']:,} steps, {stream['timed']:,} timed" + (f" (not: {why})" if why else "")
         )
     for server in found["servers"]:
-        settings = ", ".join(f"{k} {v}" for k, v in server.items() if k != "time")
-        out += _wrapped("start", f"{server['time'] or 'time unknown'}: {settings}")
+        settings = [f"{k} {v}" for k, v in server.items() if k not in ("time", "unit", "args_cut")]
+        settings += ["the line of arguments was cut, so what is not named is unknown"] if server.get("args_cut") else []
+        who = f"{server['unit']}, " if server["unit"] else ""
+        out += _wrapped("start", f"{who}{server['time'] or 'time unknown'}: {', '.join(settings)}")
     if found["events"]:
         out += _wrapped("events", ", ".join(f"{n} {k}" for k, n in found["events"].items()))
     if found.get("join"):
@@ -138,6 +164,11 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     for text in c["notes"]:
         out += _wrapped("note", text)
     return out
+
+
+def _at(service: dict[str, Any], services: list[dict[str, Any]]) -> str:
+    """Name the host, where there are several."""
+    return f" on {service['host']}" if service["host"] and len({s["host"] for s in services}) > 1 else ""
 
 
 def _join_lines(join: dict[str, Any]) -> list[str]:

@@ -12,12 +12,15 @@ from ddtree_metrics.dialects.base import Broken
 from ddtree_metrics.dialects.cast import INT32, INT64
 from ddtree_metrics.dialects.redact import REDACTED, clean_value, is_secret
 
-CUT = "__cut__"
-"""The key in ``args`` that says that the line ended before the arguments did; what stands before it is whole."""
-
 _STRING = re.compile(r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\"", re.S)
 _KEY = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)\s*=|(?P<quoted>'[A-Za-z_]\w*'|\"[A-Za-z_]\w*\")\s*:)\s*", re.A)
 _PLAIN = re.compile(r"[^'\"\[\](){},]+")
+_ELIDED = re.compile(r"\.{3}|…|-{2,}|\b(?:cut|snip(?:ped)?|truncated|omitted|elided)\b", re.I)
+"""What an author or a terminal puts in the place of what was left out, outside of quotes; no printed value holds it."""
+_ELIDED_STRING = re.compile(r"…|-{2,}\s*(?:cut|snip)|<(?:cut|snip)", re.I)
+"""The same inside of quotes, where dots and hyphens are usual: two strings may have become one."""
+_BEHIND_STRING = frozenset(",)]}: ")
+_SKIPPED = re.compile(r"[^'\"={}]*?,(?=\s*(?:[A-Za-z_]\w*\s*=|'[A-Za-z_]\w*'\s*:|\"[A-Za-z_]\w*\"\s*:))", re.A)
 _ESCAPE = re.compile(r"\\(['\"\\])")
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -40,47 +43,67 @@ _WIDE = ("context_len", "max_total_tokens")
 def scan_items(text: str, at: int) -> tuple[list[tuple[str, str]], bool]:
     """Read ``key=value, …`` or ``'key': value, …`` from ``at`` up to the bracket that closes it.
 
+    Where something was left out in the middle, what stands behind it is read as well, unless it was cut inside a string.
+
     Returns
     -------
     items : list of (str, str)
         Key and printed value; only whole ones.
     whole : bool
-        Whether the closing bracket was there, and nothing was replaced by dots.
+        Whether the closing bracket was there, and nothing was left out or replaced by dots.
     """
     items: list[tuple[str, str]] = []
+    whole = True
     while True:
         key = _KEY.match(text, at)
         if key is None:
-            rest = text[at:].lstrip()
-            return items, rest[:1] in (")", "}")
-        begin = at = key.end()
-        depth = 0
-        while at < len(text):
-            char = text[at]
-            if char in "'\"":
-                string = _STRING.match(text, at)
-                if string is None:
-                    return items, False
-                at = string.end()
-            elif char in "[({":
-                depth += 1
-                at += 1
-            elif char in "])}" and depth:
-                depth -= 1
-                at += 1
-            elif char in ",)}]" and depth == 0:
-                break
-            elif char == ",":
-                at += 1
-            else:
-                plain = _PLAIN.match(text, at)
-                at = plain.end() if plain else at + 1
-        else:
+            skipped = _SKIPPED.match(text, at)
+            if skipped is None or not _ELIDED.search(skipped[0]):
+                rest = text[at:].lstrip()
+                return items, whole and rest[:1] in (")", "}")
+            whole, at = False, skipped.end()
+            continue
+        begin = key.end()
+        end, elided = _value_end(text, begin)
+        if end < 0:
             return items, False
-        items.append((key["name"] or key["quoted"][1:-1], text[begin:at].strip()))
-        if text[at] != ",":
-            return items, True
-        at += 1
+        if elided:
+            whole = False
+        else:
+            items.append((key["name"] or key["quoted"][1:-1], text[begin:end].strip()))
+        if text[end] != ",":
+            return items, whole
+        at = end + 1
+
+
+def _value_end(text: str, at: int) -> tuple[int, bool]:
+    """Say where a value ends, -1 if the line ends first or two strings have become one; and whether a part of it was left out."""
+    depth = 0
+    elided = False
+    while at < len(text):
+        char = text[at]
+        if char in "'\"":
+            string = _STRING.match(text, at)
+            if string is None or (string.end() < len(text) and text[string.end()] not in _BEHIND_STRING):
+                return -1, True
+            elided |= bool(_ELIDED_STRING.search(string[0]))
+            at = string.end()
+        elif char in "[({":
+            depth += 1
+            at += 1
+        elif char in "])}" and depth:
+            depth -= 1
+            at += 1
+        elif char in ",)}]" and depth == 0:
+            return at, elided
+        elif char == ",":
+            at += 1
+        else:
+            plain = _PLAIN.match(text, at)
+            end = plain.end() if plain else at + 1
+            elided |= bool(_ELIDED.search(text[at:end]))
+            at = end
+    return -1, elided
 
 
 def _printed(value: str) -> str:
@@ -115,8 +138,8 @@ def read_server_args(body: str) -> dict[str, Any] | None:
             raise Broken("cut")
         return None
     items, whole = scan_items(body, opening.end())
-    if not items:
-        raise Broken("cut" if not whole else "missing_fields")
+    if not items and whole:
+        raise Broken("missing_fields")
     args = safe_args(items)
     made: dict[str, Any] = {}
     algorithm = args.get("speculative_algorithm")
@@ -124,9 +147,7 @@ def read_server_args(body: str) -> dict[str, Any] | None:
         made["algorithm"] = algorithm
     for column, keys in COLUMNS.items():
         made[column] = next((n for k in keys if (n := _number(args.get(k), column in _WIDE)) is not None), None)
-    if not whole:
-        args[CUT] = "true"
-    return {**{k: v for k, v in made.items() if v is not None}, "args": args}
+    return {**{k: v for k, v in made.items() if v is not None}, "args": args, "args_cut": not whole}
 
 
 _PART_COLUMNS = {

@@ -25,6 +25,7 @@ from ddtree_metrics.metrics.two_point import (
     run_rate,
     two_point_rate,
 )
+from ddtree_metrics.metrics.wall_time import WALL_TIME_COLUMNS, wall_time
 from ddtree_metrics.metrics.window import WindowKnee, find_window_knee
 from ddtree_metrics.steps.decode_windows import (
     LogInterval,
@@ -44,6 +45,7 @@ from ddtree_metrics.steps.tokens import (
 
 __all__ = [
     "BY_CONTEXT_COLUMNS",
+    "WALL_TIME_COLUMNS",
     "AcceptRate",
     "Acceptance",
     "Attribution",
@@ -90,5 +92,6 @@ __all__ = [
     "summarise_histogram",
     "survival_from_histogram",
     "two_point_rate",
+    "wall_time",
     "weighted_mean_over_ranks",
 ]

@@ -48,9 +48,20 @@ class SourceStats:
     pieces_unfinished: int = 0
     blob_data: int = 0
     bad_bytes: int = 0
+    duplicate_lines: int = 0
     damaged: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     units: dict[str, int] = field(default_factory=dict)
+
+    def take_off(self, lines: pa.RecordBatch) -> None:
+        """Take lines that were met before off the account; they are counted as ``duplicate_lines`` only."""
+        self.duplicate_lines += lines.num_rows
+        self.lines -= lines.num_rows
+        for one in lines.column("unit").drop_null().value_counts().to_pylist():
+            left = self.units.get(one["values"], 0) - one["counts"]
+            self.units[one["values"]] = left
+            if left <= 0:
+                del self.units[one["values"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +168,10 @@ def open_sources(
     """Open several files as one source; names may hold ``*``, ``?`` and ``[...]``.
 
     Files of one rotated set (``run.log.2.gz``, ``run.log.1``, ``run.log``) are read oldest first; journal files are read
-    together, in the order of their entries. Otherwise the order is the given one. A file is read once, however often and through
-    whichever links it is named. What is missing or cannot be read is named in ``stats.damaged``, and the other files are read; only if
+    together, in the order of their entries. Otherwise the order is the given one, journals (as files or as export or JSON text) before
+    plain text. A file is read once, however often and through
+    whichever links it is named; lines that an earlier file has too are left out, and ``stats.notes`` says how many (``twice.py`` has the
+    rule). What is missing or cannot be read is named in ``stats.damaged``, and the other files are read; only if
     nothing can be read it is an error. Parameters and errors are those of :func:`open_source`; a stream that is named twice is a
     ``UsageError``.
     """

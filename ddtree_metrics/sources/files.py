@@ -17,7 +17,8 @@ import pyarrow as pa
 from ddtree_metrics.errors import SourceDenied, SourceError, SourceNotFound, UsageError
 from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, SourceStats, Window
 from ddtree_metrics.sources.headers import GROUPS, journal_files
-from ddtree_metrics.sources.text import JOURNAL_MAGIC, TextSource, written_us
+from ddtree_metrics.sources.text import JOURNAL_MAGIC, TextSource, has_boot_clock, written_us
+from ddtree_metrics.sources.twice import Twice
 from ddtree_metrics.sources.wanted import Roll
 
 _PACKED = r"(?:\.(?:gz|zst|xz|bz2))?"
@@ -50,7 +51,7 @@ class Chain:
         self._failed = list(failed)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the lines of all parts, in their order; a part that cannot be read is named in ``stats.damaged``.
+        """Yield the lines of all parts, in their order, each once; a part that cannot be read is named in ``stats.damaged``.
 
         Raises
         ------
@@ -59,15 +60,24 @@ class Chain:
         """
         readable = False
         self.stats.damaged += map(str, self._failed)
-        for part in self._parts:
-            lines = self.stats.lines
+        twice = Twice(self.stats) if len(self._parts) > 1 else None
+        # where two have the same line, that of the better clock is the one to keep
+        parts = self._parts if twice is None else sorted(self._parts, key=lambda part: not part.has_boot_clock)
+        for number, part in enumerate(parts, start=1):
+            if twice is not None:
+                twice.begin(part.name)
             try:
-                yield from part.batches()
+                for batch in part.batches():
+                    readable = True
+                    once = batch if twice is None else twice.feed(batch, last=number == len(parts))
+                    if once.num_rows:
+                        yield once
                 readable = True
             except SourceError as error:
-                readable |= self.stats.lines > lines
                 self._failed.append(error)
                 self.stats.damaged.append(str(error))
+            if twice is not None:
+                twice.finish()
         if self._failed and not readable:
             raise _all_of(self._failed)
         self._roll.check(self.name, self.stats)
@@ -84,6 +94,14 @@ class FileSource:
     def __init__(self, path: str, name: str, stats: SourceStats, **how: Any) -> None:
         self.path, self.name, self.stats = path, name, stats
         self._how = how
+
+    @property
+    def has_boot_clock(self) -> bool:
+        """Whether it is a journal that was saved, by its first bytes; False if it cannot be opened."""
+        try:
+            return Path(self.path).is_file() and has_boot_clock(open_file(self.path))
+        except SourceError:
+            return False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the lines in order."""

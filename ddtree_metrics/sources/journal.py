@@ -22,6 +22,7 @@ from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.headers import GROUPS, REMEDY
 from ddtree_metrics.sources.matching import Group, Matcher
 from ddtree_metrics.sources.survey import survey
+from ddtree_metrics.sources.twins import Twins
 from ddtree_metrics.sources.wanted import Wanted
 
 APT_SYSTEMD = "apt-get install -y --no-install-recommends gcc libc6-dev pkg-config libsystemd-dev python3-dev"
@@ -292,6 +293,8 @@ def _warn_once(text: str) -> None:
 class JournalSource:
     """A journal; see :func:`ddtree_metrics.sources.open_journal`. Its files are looked at now, and read when batches are taken."""
 
+    has_boot_clock = True
+
     def __init__(
         self,
         place: JournalPlace,
@@ -393,8 +396,13 @@ class JournalSource:
         rows = EntryRows(self.stats, self._window)
         rows.wanted = self._wanted
         ordered = self._survey()
+        twins = Twins(self._headers, self.stats)
         try:
-            yield from self._backend.batches(Place(self._files, self._groups, self._since(ordered)), rows)
+            for batch in self._backend.batches(Place(self._files, self._groups, self._since(ordered)), rows):
+                once = twins.feed(batch)
+                if once.num_rows:
+                    yield once
+            twins.tell()
         except OSError as error:
             raise SourceDamaged(f"{self.name}: reading stopped: {error}; {REMEDY[headers.DAMAGED]}") from error
 

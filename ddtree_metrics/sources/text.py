@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ddtree_metrics.errors import SourceDamaged, SourceNotFound, SourceUnsupported
+from ddtree_metrics.errors import SourceDamaged, SourceError, SourceNotFound, SourceUnsupported
 from ddtree_metrics.sources import JournalPlace, Selection, SourceStats, Window
 from ddtree_metrics.sources import fields as f
 from ddtree_metrics.sources import patterns as p
@@ -32,6 +33,8 @@ LINE_MAX = CHUNK
 """Longer lines are cut here (the rest is left out and counted), so that a file without newlines cannot fill the memory."""
 
 JOURNAL_MAGIC = b"LPKSHHRH"
+HEAD = 4096
+"""Bytes that are looked at to know a journal saved as text."""
 _EXPORT = re.compile(rb"\n*(?:__CURSOR|__REALTIME_TIMESTAMP|__MONOTONIC_TIMESTAMP)=")
 _NULS = re.compile(rb"\x00+")
 _ENDS = re.compile(rb"\r+\n")
@@ -70,6 +73,8 @@ class TextSource:
         self._alone = roll is None
         self._line = 1
         self._met = 0
+        self.has_boot_clock = False
+        """Whether it is known to be a journal; of a stream it is not known before it is read."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the lines in order; once only, as a stream cannot be read twice.
@@ -250,6 +255,17 @@ class TextSource:
         framer.count_units(rows)
         if len(rows):
             yield from framed_batches(rows, self.name, framer.names)
+
+
+def has_boot_clock(file: BinaryIO) -> bool:
+    """Say by its first bytes whether an open file is a journal, as a file or as export or JSON text; the file is closed."""
+    source = Bytes(file, "", SourceStats())
+    with file, contextlib.suppress(OSError, EOFError, SourceError):
+        head = source.peek(HEAD)
+        if (kind := compression(head)) is not None:
+            head = Unpacked(source, kind, SourceStats()).peek(HEAD)
+        return head.startswith(JOURNAL_MAGIC) or bool(_EXPORT.match(head)) or b'"__MONOTONIC_TIMESTAMP"' in head
+    return False
 
 
 def _take(rows: EntryRows, wanted: Wanted, entry: dict[str, f.Value], name: str) -> bool:

@@ -198,8 +198,8 @@ class Streams:
         if not parts and not carried:
             return None
         seen = np.sort(np.concatenate([np.asarray(carried, dtype=np.int64), *parts]))
-        # lines left out are numbered by the line after them, all other breaks are lines of their own
-        at = np.searchsorted(seen, line, side="right" if kind == "outside_window" else "left")
+        # lines left out, and retractions that a Decode line tells of, are numbered by the line after them; others are lines of their own
+        at = np.searchsorted(seen, line, side="right" if kind in ("outside_window", "retraction") else "left")
         return np.where(at > 0, seen[np.maximum(at - 1, 0)], _NEVER) > before
 
     # -- steps and windows ----------------------------------------------------------------------------------------------------
