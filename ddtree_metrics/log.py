@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,8 +20,10 @@ from ddtree_metrics import tables as _tables
 from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.datasets import read_tables
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged
+from ddtree_metrics.memory import give_back, return_large_arrays
 from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text, start_reading, zone_of
 from ddtree_metrics.overlaps import Overlap
+from ddtree_metrics.packed import PACKED_ROWS, Packed, pack
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
@@ -45,6 +48,12 @@ if TYPE_CHECKING:
     )
     from ddtree_metrics.steps.basis import Basis
 
+LEAN_STEPS = (
+    *("time", "time_us", "time_from", "time_resolution_us", "monotonic_us", "boot_id", "unit", "dp_rank", "batch_size", "steps"),
+    *("step_ms", "stream", "step_us", "step_why", "tokens"),
+)
+"""The columns of steps that a report reads; what else there is names a line, counts slots, or is a map."""
+
 
 class Log:
     """The tables of one read.
@@ -61,7 +70,9 @@ class Log:
 
     def __init__(self, tables: dict[str, pa.Table], coverage: Coverage | None = None, counts: Conventions | None = None) -> None:
         self._tables = tables
+        self._packed: dict[str, Packed] = {}
         self._frames: dict[str, pd.DataFrame] = {}
+        self._joined_once = False
         self.stored = frozenset(tables)
         self.coverage = coverage or Coverage()
         self.counts = counts or Conventions()
@@ -82,6 +93,8 @@ class Log:
         """
         if name not in TABLES:
             raise SchemaError(f"no table {name!r}; there are {', '.join(TABLES)}")
+        if name in self._packed:
+            self._tables[name] = self._packed.pop(name).table()
         if name not in self._tables:
             if name in ("requests", "request_steps"):
                 return _tables.from_pandas(self.requests if name == "requests" else self.request_steps, TABLES[name])
@@ -94,9 +107,15 @@ class Log:
             self._frames[name] = _tables.to_pandas(self._rows(name))
         return self._frames[name]
 
-    def _rows(self, name: str) -> pa.Table:
-        table = self.table(name)
+    def _rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a table without the copies that other ranks logged, or some columns of it (and the one that tells the copies)."""
         why = {"steps": "step_why", "decode": "line_why"}.get(name)
+        if columns is None:
+            table = self.table(name)
+        else:
+            wanted = {*columns, *([why] if why else [])}
+            held = self._packed.get(name)
+            table = held.table([*wanted]) if held else self.table(name).select([n for n in self.table(name).column_names if n in wanted])
         if why is None or not table.num_rows:
             return table
         copies = pc.fill_null(pc.equal(table[why], "duplicate_rank"), False)
@@ -161,21 +180,55 @@ class Log:
         return self._decode_joined.rows()
 
     @functools.cached_property
+    def lean_steps(self) -> pd.DataFrame:
+        """``steps`` without lists, maps and the places of lines, text as categories: drawn over time, looked through for gaps."""
+        table = self._rows("steps", LEAN_STEPS)
+        for i, field in enumerate(table.schema):
+            if pa.types.is_string(field.type):
+                table = table.set_column(i, field.name, table.column(i).dictionary_encode().unify_dictionaries())
+        return _tables.to_pandas(table)
+
+    def has_rows(self, name: str) -> bool:
+        """Tell whether a table that was read has rows, without making a frame of it."""
+        held = self._packed.get(name)
+        return bool(held.num_rows if held else self.table(name).num_rows) and bool(self._rows(name, []).num_rows)
+
+    def heads(self, name: str) -> pd.DataFrame:
+        """Return the first row of each stream of a table, with what tells its service."""
+        table = self._rows(name, ("stream", "host", "unit", "where"))
+        firsts: dict[Any, int] = {}
+        begin = 0
+        for chunk in table.column("stream").chunks:
+            told = chunk.dictionary_encode()
+            codes = told.indices.fill_null(len(told.dictionary)).to_numpy(zero_copy_only=False)
+            for code, row in zip(*np.unique(codes, return_index=True), strict=True):
+                firsts.setdefault(told.dictionary[int(code)].as_py() if code < len(told.dictionary) else None, begin + int(row))
+            begin += len(chunk)
+        return _tables.to_pandas(table.take(pa.array(sorted(firsts.values()), pa.int64())))
+
+    @functools.cached_property
     def _joined(self) -> Whole:
-        return self._whole(self._rows("steps"))
+        made = self._whole(self._rows_of_steps, quiet=self._joined_once)
+        self._joined_once = True
+        if len(made.joined.writer.s) >= PACKED_ROWS:
+            give_back()
+        return made
+
+    def _rows_of_steps(self, columns: Sequence[str] | None = None) -> pa.Table:
+        return self._rows("steps", columns)
 
     @functools.cached_property
     def _decode_joined(self) -> Whole:
         made = self.decode_steps
         told = [name for name in made.columns if made[name].notna().any()]  # a column that is missing is null, and costs nothing
         steps = _tables.from_pandas(made[told], TABLES["steps"], extra="drop")
-        return self._whole(steps)
+        return self._whole(lambda columns: steps if columns is None else steps.select(columns))
 
-    def _whole(self, steps: pa.Table) -> Whole:
+    def _whole(self, steps: Callable[[Sequence[str] | None], pa.Table], *, quiet: bool = False) -> Whole:
         from ddtree_metrics.join import Whole
 
         own = self.clock_offset_s
-        return Whole(steps, self.requests, self.prefill, decode=self.decode, events=self.events, clock_offset_s=own)
+        return Whole(steps, self.requests, self.prefill, decode=self.decode, events=self.events, clock_offset_s=own, quiet=quiet)
 
     @functools.cached_property
     def lean_request_steps(self) -> pd.DataFrame:
@@ -185,6 +238,19 @@ class Log:
 
             return lean_rows(self._tables["request_steps"])
         return self._joined.lean()
+
+    def fresh_request_steps(self) -> pd.DataFrame:
+        """Return ``lean_request_steps`` to a caller who takes them apart: neither they nor the join are kept for that."""
+        held = vars(self)
+        if "lean_request_steps" in held:
+            return held["lean_request_steps"].copy(deep=False)
+        kept = "_joined" in held
+        made = self.lean_request_steps
+        del held["lean_request_steps"]
+        if not kept and len(made) >= PACKED_ROWS:
+            held.pop("_joined", None)
+            give_back()
+        return made
 
     @functools.cached_property
     def lean_decode_request_steps(self) -> pd.DataFrame:
@@ -259,6 +325,8 @@ class Log:
         kept = {k: v for k, v in self._tables.items() if k not in ("requests", "request_steps")}
         requests = complement.kinds_from(requests, requests_from_log(self.request_lines) if own is None else own)
         made = Log({**kept, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts)
+        made._packed = dict(self._packed)
+        made.stored |= frozenset(made._packed)
         made.requests = requests
         made.clock_offset_s = clock_offset_s
         return made
@@ -466,18 +534,34 @@ def _within(table: pa.Table, low: int | None, high: int | None) -> pa.Table:
 
 
 def collect(reading: Readable) -> Log:
-    """Read a ``Reading`` to its end, and keep it all."""
+    """Read a ``Reading`` to its end, and keep it all; a long table of steps compressed, for most of it is text that hardly changes."""
     parts: dict[str, list[pa.RecordBatch]] = {}
+    held: Packed | None = None
+    waiting = 0
     for tables in reading:
         for name, batch in tables.items():
             parts.setdefault(name, []).append(batch)
-    made = {name: _tables.concat(parts.get(name, []), TABLES[name]) for name in LINE_TABLES}
+        waiting += tables["steps"].num_rows if "steps" in tables else 0
+        if waiting >= PACKED_ROWS:
+            if held is None:
+                held = Packed(TABLES["steps"])
+                return_large_arrays()
+            pack(parts.pop("steps"), held)
+            waiting = 0
+    if held is not None:
+        pack(parts.pop("steps", []), held)
+    made = {name: _tables.concat(parts.get(name, []), TABLES[name]) for name in LINE_TABLES if name != "steps" or held is None}
     if reading.coverage.damaged and reading.on_error != "skip":
         damaged = reading.coverage.damaged
         if reading.on_error == "raise":
             raise SourceDamaged("; ".join(damaged))
         warnings.warn(f"part could not be read: {'; '.join(damaged)}", DDTreeWarning, stacklevel=3)
-    return Log(made, reading.coverage, reading.conventions)
+    log = Log(made, reading.coverage, reading.conventions)
+    if held is not None:
+        log._packed["steps"] = held
+        give_back()
+        log.stored = frozenset(LINE_TABLES)
+    return log
 
 
 def _notes_of(table: pa.Table) -> Iterator[tuple[str, str]]:

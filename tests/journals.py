@@ -160,9 +160,19 @@ class Journald:
     def stream(self, unit: str, ident: str = "python3") -> object:
         """Open a stdout stream as systemd does for a unit; what is written to it is logged."""
         import socket
+        import time
 
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made.connect(str(self.socket))
+        deadline = time.monotonic() + 20  # the socket is there before journald listens, on a busy machine long before
+        while True:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                made.connect(str(self.socket))
+                break
+            except ConnectionRefusedError:
+                made.close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         made.sendall(f"{ident}\n{unit}\n6\n0\n0\n0\n0\n".encode())
         return made
 

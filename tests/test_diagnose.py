@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtree_metrics.diagnosis import diagnose, format_diagnosis, tell_apart
-from ddtree_metrics.diagnosis.observed import reach_of
+from ddtree_metrics.diagnosis.flags import reach_of
 from ddtree_metrics.errors import MetricError
 
 START = 1_770_000_000_000_000
@@ -235,7 +235,7 @@ def test_a_parser_flag_is_refuted_by_numbers_that_did_not_move():
     assert [(f.flag, f.status, f.reach) for f in pair.flags] == [("reasoning_parser", "refuted", "none")]
     assert pair.flags[0].evidence.startswith("measured: at equal context")
     assert d.hypothesis("flags").status == "refuted"
-    assert "Refuted as a cause: --reasoning-parser" in d.verdict
+    assert "Not the cause: --reasoning-parser" in d.verdict
     assert [h.key for h in d.causes] == ["context_step_time"]
 
 
@@ -489,7 +489,7 @@ def test_no_table_of_odd_numbers_makes_a_traceback_or_a_nan(table):
     rows["stream"] = "a"
     d = diagnose(log_of(rows))
     assert_speaks_plainly(d)
-    assert d.to_dict()["schema_version"] == 1
+    assert d.to_dict()["schema_version"] == 2
 
 
 # -- the text --------------------------------------------------------------------------------------------------------------------

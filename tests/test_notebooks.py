@@ -37,7 +37,7 @@ SAYS = {
         "the truth lies in this interval: True",
     ],
     "03-two-windows": [
-        "acceptance, mostly",
+        "slower, by tokens per step",
         "reasoning_parser: (not set) -> qwen3",
         "speculative_draft_model_path: m/a-draft-v1 -> m/a-draft-v2",
     ],

@@ -309,6 +309,15 @@ def test_causes_that_work_against_each_other_are_drawn_beyond_the_ends() -> None
     assert "\N{MINUS SIGN}30.0 %" in words(ax)
 
 
+def test_the_mix_has_a_bar_of_its_own_where_it_is_known() -> None:
+    held = {**ATTRIBUTION, "share_step_time": 0.3, "share_acceptance": 0.2, "share_mix": 0.5, "share_mix_low": 0.4, "share_mix_high": 0.6}
+    ax = plots.plot_attribution(held)
+    assert len(ax.patches) == 3
+    assert "50.0 % (40.0 to 60.0)" in words(ax)
+    assert "mix of\nrequests" in words(ax)
+    assert "mix of" not in words(plots.plot_attribution(ATTRIBUTION))
+
+
 def test_a_comparison_of_a_diagnosis_can_be_drawn() -> None:
     found = Comparison(
         "context", "short", "long", "both", "", speed_before=150.0, speed_after=30.0,

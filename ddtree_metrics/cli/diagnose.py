@@ -22,27 +22,43 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @input_options
-@click.option("--before", metavar="GROUP", help="Compare these steps: FROM..TO, run:N, boot:ID, context:LOW-HIGH, requests:ID,ID.")
+@click.option(
+    "--before", metavar="GROUP", help="Compare these steps: FROM..TO, run:N, boot:ID, unit:NAME, context:LOW-HIGH, requests:ID,ID."
+)
 @click.option("--after", metavar="GROUP", help="... with these; with only one of the two, the other is all the rest.")
 @click.option("--window", type=click.IntRange(1), metavar="TOKENS", help="The drafter's attention window, where no start line says it.")
 @click.option("--level", type=click.FloatRange(0.5, 0.999), default=0.9, show_default=True, help="Level of the intervals.")
 @click.option(
     "--min-change", type=click.FloatRange(0.001, 0.9), metavar="SHARE", help="The smallest change of speed that counts, as a share."
 )
+@click.option(
+    "--start-floor",
+    type=click.FloatRange(0.0, 0.5),
+    metavar="SHARE",
+    help="By how much step time differs from one server start to the next when nothing was changed (0.02).",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def diagnose(
-    source: Input, before: str | None, after: str | None, window: int | None, level: float, min_change: float | None, as_json: bool
+    source: Input,
+    before: str | None,
+    after: str | None,
+    window: int | None,
+    level: float,
+    min_change: float | None,
+    start_floor: float | None,
+    as_json: bool,
 ) -> None:
-    """Say why requests were slow: step time, acceptance or both, and with what it goes.
+    """Say what happened to the speed of requests, since when, and why: step time, acceptance or both, and with what it goes.
 
-    Without --before and --after, steps at long context are compared with steps at short context, and server starts with each other.
+    Without --before and --after, what stands out by itself is looked for: server starts, sudden changes in mid-run, long context.
     """
     from ddtree_metrics.diagnosis import diagnose as find
     from ddtree_metrics.diagnosis import format_diagnosis
     from ddtree_metrics.opening import zone_of
 
     log = source.log()
-    more: dict[str, Any] = {} if min_change is None else {"min_change": min_change}
+    given = {"min_change": min_change, "start_floor": start_floor}
+    more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found = find(log, before, after, window=window, level=level, tz=zone_of(source.tz), **more)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))

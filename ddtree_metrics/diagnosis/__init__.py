@@ -7,9 +7,23 @@ writes it for a terminal.
 
 from __future__ import annotations
 
-from ddtree_metrics.diagnosis.apart import Apart, tell_apart
+from ddtree_metrics.diagnosis.causes import CAUSES, Cause
 from ddtree_metrics.diagnosis.core import diagnose
-from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange, Hypothesis, Interval
+from ddtree_metrics.diagnosis.matched_pairs import Apart, tell_apart
+from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange, Hypothesis, Interval, Since
 from ddtree_metrics.diagnosis.text import format_diagnosis
 
-__all__ = ["Apart", "Comparison", "Diagnosis", "FlagChange", "Hypothesis", "Interval", "diagnose", "format_diagnosis", "tell_apart"]
+__all__ = [
+    "CAUSES",
+    "Apart",
+    "Cause",
+    "Comparison",
+    "Diagnosis",
+    "FlagChange",
+    "Hypothesis",
+    "Interval",
+    "Since",
+    "diagnose",
+    "format_diagnosis",
+    "tell_apart",
+]

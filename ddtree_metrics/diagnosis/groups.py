@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.diagnosis.words import plural
+from ddtree_metrics.diagnosis.numerals import plural
 from ddtree_metrics.errors import MetricError, TimeError
-from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools
 from ddtree_metrics.times import format_us, parse_window
 
 GROUP_FORMS = (
-    "a window '14:00..14:30' or a pair of instants, 'run:2' or a number (a server start, from 1; -1 is the last), 'boot:ID', "
+    "a window '14:00..14:30' or a pair of instants, 'run:2' or a number (a server start, from 1; -1 is the last), 'boot:ID', 'unit:NAME', "
     "'context:0-1023' or {'context': (0, 1024)}, 'requests:ID,ID' or a list of request ids"
 )
 
@@ -38,12 +38,12 @@ _COLUMNS = {
 }
 
 
-def pick(panel: Panel, asked: Any) -> tuple[Bools, str, str]:
+def pick(panel: Basis, asked: Any) -> tuple[Bools, str, str]:
     """Return the rows that a group names, what kind of group it is, and its name in words.
 
     Parameters
     ----------
-    panel : Panel
+    panel : Basis
         All rows.
     asked : object
         See ``GROUP_FORMS``.
@@ -67,7 +67,7 @@ def pick(panel: Panel, asked: Any) -> tuple[Bools, str, str]:
     if isinstance(asked, Mapping):
         if len(asked) == 1:
             name, ends = next(iter(asked.items()))
-            if name in ("run", "boot", "requests", "request"):
+            if name in ("run", "boot", "unit", "requests", "request"):
                 return _from_words(panel, f"{name}:{ends}") if not isinstance(ends, list | tuple | set) else _requests(panel, ends)
             if name in _COLUMNS and isinstance(ends, Sequence) and len(ends) == 2:
                 return _range(panel, str(name), ends[0], ends[1])
@@ -92,7 +92,7 @@ def _instant(x: Any) -> bool:
     return True
 
 
-def _from_words(panel: Panel, text: str) -> tuple[Bools, str, str]:
+def _from_words(panel: Basis, text: str) -> tuple[Bools, str, str]:
     head, _, tail = text.partition(":")
     head, tail = head.strip().lower(), tail.strip()
     if ".." in text:
@@ -103,11 +103,14 @@ def _from_words(panel: Panel, text: str) -> tuple[Bools, str, str]:
     if head == "run" and tail.lstrip("-").isdigit():
         return _run(panel, int(tail))
     if head == "boot" and tail:
-        mine = np.array([b is not None and str(b).startswith(tail) for b in panel.boot], dtype=bool)
+        hit = np.array([*(str(name).startswith(tail) for name in panel.boot_names), False], dtype=bool)
+        mine = hit[panel.boot_code]
         if len(panel) and not mine.any():
-            known = list(dict.fromkeys(str(b)[:8] for b in panel.boot if b is not None))
+            known = [str(name)[:8] for name in panel.boot_names]
             raise MetricError(f"no row is of boot {tail!r}: {_listed('boot', known)}")
         return mine, "boot", f"boot {tail[:8]}"
+    if head == "unit" and tail:
+        return _service(panel, tail)
     if head in ("request", "requests") and tail:
         return _requests(panel, [part.strip() for part in tail.split(",")])
     if head in _COLUMNS and tail:
@@ -134,7 +137,7 @@ def _number(text: str, whole: str, *, open_end: bool = False) -> float:
         raise MetricError(f"cannot understand the number {text!r} of the group {whole!r}; give {GROUP_FORMS}") from None
 
 
-def _run(panel: Panel, number: int) -> tuple[Bools, str, str]:
+def _run(panel: Basis, number: int) -> tuple[Bools, str, str]:
     numbers = [r.number for r in panel.runs if r.number > 0]
     if number < 0 and -number <= len(numbers):
         number = numbers[number]
@@ -143,7 +146,14 @@ def _run(panel: Panel, number: int) -> tuple[Bools, str, str]:
     return panel.run == number, "runs", f"run {number}"
 
 
-def _range(panel: Panel, name: str, low: Any, high: Any) -> tuple[Bools, str, str]:
+def _service(panel: Basis, name: str) -> tuple[Bools, str, str]:
+    hit = [i for i, known in enumerate(panel.services) if name in known.split("/") or name == known]
+    if len(panel) and not hit:
+        raise MetricError(f"no row is of unit {name!r}: {_listed('service', list(panel.services))}")
+    return np.isin(panel.service, hit), "unit", name
+
+
+def _range(panel: Basis, name: str, low: Any, high: Any) -> tuple[Bools, str, str]:
     low = 0.0 if low is None else float(low)
     high = np.inf if high is None else float(high)
     if not low < high:
@@ -157,9 +167,9 @@ def _range(panel: Panel, name: str, low: Any, high: Any) -> tuple[Bools, str, st
     return mine, "context" if _COLUMNS[name] == "context" else "range", said
 
 
-def _requests(panel: Panel, ids: Collection[Any]) -> tuple[Bools, str, str]:
+def _requests(panel: Basis, ids: Collection[Any]) -> tuple[Bools, str, str]:
     wanted = {str(x) for x in ids}
-    codes, names = pd.factorize(panel.request, use_na_sentinel=True)
+    codes, names = panel.request_code, panel.request_names
     hit = np.array([str(n) in wanted for n in names] + [False], dtype=bool)
     if len(panel) and not hit.any():
         asked = ", ".join(sorted(wanted)[:3])
@@ -179,7 +189,7 @@ def _listed(word: str, names: list[str]) -> str:
     return f"the log has {plural(len(names), word)} ({few})"
 
 
-def _window(panel: Panel, since: Any, until: Any) -> tuple[Bools, str, str]:
+def _window(panel: Basis, since: Any, until: Any) -> tuple[Bools, str, str]:
     low, high = _ends(panel, _plain(since), _plain(until))
     mine = panel.time_us >= 0
     if low is not None:
@@ -190,7 +200,7 @@ def _window(panel: Panel, since: Any, until: Any) -> tuple[Bools, str, str]:
     return mine, "windows", f"{ends[0] or 'the beginning'} to {ends[1] or 'the end'}"
 
 
-def _ends(panel: Panel, since: Any, until: Any) -> tuple[int | None, int | None]:
+def _ends(panel: Basis, since: Any, until: Any) -> tuple[int | None, int | None]:
     """Read both ends; a span or a time of day without a date is meant from the end of the log, which may be long ago."""
     last = int(panel.time_us.max(initial=-1))
     machine = _time.time_ns() // 1000

@@ -1,398 +1,219 @@
-"""The table of hypotheses: each measured effect and each observation as a sentence, with its evidence and the next measurement."""
+"""The list of hypotheses: each measured cause and each observation, with what the verdict needs to know of it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from ddtree_metrics.diagnosis.apart import Apart
-from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Causes, Effect
-from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Hypothesis, Interval
-from ddtree_metrics.diagnosis.words import factor, number, plural
-from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.diagnosis.breaks import Break
+from ddtree_metrics.diagnosis.causes import BETWEEN, STEP, TOKENS
+from ddtree_metrics.diagnosis.doubt import Estimate
+from ddtree_metrics.diagnosis.flags import Changed
+from ddtree_metrics.diagnosis.matched_pairs import Apart
+from ddtree_metrics.diagnosis.observed import Seen
+from ddtree_metrics.diagnosis.reasons import Reason, Why, because
+from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Interval
+from ddtree_metrics.diagnosis.study import Effect, Findings, Study
+from ddtree_metrics.metrics.window import WindowKnee
+from ddtree_metrics.steps.basis import Basis
 
 
 @dataclass(slots=True)
 class Named:
-    """A hypothesis, and what the verdict needs to know of it.
+    """A hypothesis before it is said.
 
     Attributes
     ----------
-    hypothesis : Hypothesis
-        As it is listed.
+    key, status, acts_on : str
+        As in ``Hypothesis``.
     term : str
-        The term of the models that it is about.
-    phrase : str
-        How the verdict names it as a cause.
+        The quantity that it is about.
     strength : float
-        The log of how many times slower it makes a request; 0 if not.
+        Log of how many times slower it makes a request; 0 if not.
     numeric : bool
         Whether it rests on an effect in the models.
-    part, part_status
-        Its effect between the two groups that were given, and whether that is supported.
-    alone : bool
-        Whether it would be supported if the causes it rises with were not there.
-    goes_with : bool
-        Whether it would be supported if the context, which is not known, did not stand behind it.
-    share_s, share_a : Interval or None
-        How its effect divides into step time and acceptance.
+    effects : list of Effect
+        The effects that it rests on, the one shown first.
+    shown : Interval
+        Its effect on speed.
+    part : float
+        Log of what it did to speed between the two groups that were given; 0 where there were none.
+    alone, goes_with : bool
+        Whether it would be supported if the causes it rises with were not there; if the context, which is not known, did not stand
+        behind it.
+    together_with : tuple of str
+        Quantities from which it cannot be separated.
+    reasons : list of Reason
+        What is said of it.
+    seen : Seen or None
+        What was observed.
+    flags : tuple of Changed
+        The flags of the server starts compared.
     """
 
-    hypothesis: Hypothesis
+    key: str
+    status: str = CANNOT_TELL
+    acts_on: str | None = None
     term: str = ""
-    phrase: str = ""
     strength: float = 0.0
     numeric: bool = False
-    part: Interval | None = None
-    part_status: str = CANNOT_TELL
+    effects: list[Effect] = field(default_factory=list)
+    shown: Interval = field(default_factory=Interval)
+    part: float = 0.0
     alone: bool = False
     goes_with: bool = False
-    share_s: Interval | None = None
-    share_a: Interval | None = None
+    together_with: tuple[str, ...] = ()
+    reasons: list[Reason] = field(default_factory=list)
+    seen: Seen | None = None
+    flags: tuple[Changed, ...] = ()
+    breaks: tuple[Break, ...] = ()
+    pairs: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    key: str
-    name: str
-    term: str
-    on: tuple[str, ...]
-    phrase: str
-    next: str
-
-
-_KINDS = (
-    _Kind(
-        "context_step_time",
-        "Context length makes steps slower",
-        "context",
-        (STEP,),
-        "steps get slower with context",
-        "sweep over context with one request at a time (ddtree-logs bench), again after each change of the attention backend",
-    ),
-    _Kind(
-        "context_acceptance",
-        "Acceptance falls with context",
-        "context",
-        (TOKENS,),
-        "acceptance falls with context",
-        "run the same text at several context lengths, several requests each",
-    ),
-    _Kind(
-        "window_knee",
-        "Acceptance falls once the context passes the drafter's window",
-        "window",
-        (TOKENS,),
-        "acceptance falls once the context passes the drafter's window",
-        "run the same text just below and just above the drafter's window, or raise the window",
-    ),
-    _Kind(
-        "generated_acceptance",
-        "Acceptance falls with generated length",
-        "generated",
-        (TOKENS,),
-        "acceptance falls with generated length",
-        "compare long outputs after short prompts with short outputs after long prompts",
-    ),
-    _Kind(
-        "batch",
-        "A larger batch makes requests slower",
-        "batch",
-        (STEP, TOKENS),
-        "a larger batch is slower",
-        "run the same requests one at a time and several at once",
-    ),
-    _Kind(
-        "uptime",
-        "The server gets slower the longer it is up",
-        "uptime",
-        (STEP, TOKENS),
-        "the server gets slower with uptime",
-        "measure one long request right after a restart, and a short one after hours",
-    ),
-    _Kind(
-        "fragmentation",
-        "The KV cache fragments: steps get slower with generated length at equal context",
-        "generated",
-        (STEP,),
-        "steps get slower with generated length at equal context",
-        "compare step times at equal context: a long prompt just begun against a short prompt after a long output",
-    ),
-    _Kind(
-        "cached_prefix",
-        "A cached prefix makes requests slower",
-        "cached",
-        (TOKENS, STEP),
-        "requests with a cached prefix are slower",
-        "send the same prompt twice, the second time after flushing the cache",
-    ),
-    _Kind(
-        "graph_off",
-        "Steps without a device graph are slower",
-        "graph_off",
-        (STEP,),
-        "steps run without a device graph",
-        "raise --cuda-graph-max-bs above the batch sizes seen, and compare",
-    ),
-)
-
-
-def hypotheses(
-    panel: Panel,
-    comparisons: list[Comparison],
-    causes: Causes,
-    tests: list[Hypothesis],
+def listed(
+    panel: Basis,
+    found: Findings,
+    knee: WindowKnee | None,
+    observed: Sequence[Seen],
     apart: Apart,
-    window: int | None,
+    flags: Named,
+    breaks: Sequence[Break],
+    asked: Study,
     *,
     explicit: bool,
-    level: float,
-    least: float,
 ) -> list[Named]:
-    """Make the list of hypotheses, in the order of the table; parameters as in ``verdict.conclude``."""
-    made = []
-    for kind in _KINDS:
-        if kind.key == "window_knee":
-            made.append(_knee(panel, causes, kind, window))
-        else:
-            made.append(_measured(panel, causes, kind, explicit))
-    if causes.knee_open and window is not None:
-        _slope_or_knee(made, window)
-    _settle(made, apart, panel)
-    made.append(_flags(panel, comparisons))
-    for h in tests:
-        strength = -math.log(h.effect.value) if h.status == SUPPORTED and h.effect.value and h.effect.value > 0 else 0.0
-        phrase = {
-            "retraction": "requests are retracted and wait to be prefilled again",
-            "prefill_between": "prefills of other requests hold up decoding",
-        }.get(h.key, h.name[0].lower() + h.name[1:])
-        made.append(Named(h, phrase=phrase, strength=strength))
+    """Make the list of hypotheses.
+
+    Parameters
+    ----------
+    panel : Basis
+        All rows.
+    found : Findings
+        Effects of the measured causes.
+    knee : WindowKnee or None
+        What acceptance does at the drafter's window, or wherever it changes.
+    observed : sequence of Seen
+        What was seen without a model.
+    apart : Apart
+        What pairs at equal values say of context and uptime.
+    flags : Named
+        What the server starts say of flags.
+    breaks : sequence of Break
+        Sudden changes in mid-run.
+    asked : Study
+        How sure to be.
+    explicit : bool
+        Whether two groups were given.
+    """
+    made: dict[str, Named] = {}
+    for key in dict.fromkeys(c.key for c in asked.causes):
+        effects = [e for e in found.effects if e.cause.key == key]
+        made[key] = _measured(key, effects, asked, explicit)
+    slope = made.get("context_acceptance")
+    made["window_knee"] = _window(found, knee, slope, asked)
+    _settle(made, apart)
+    for on, key in ((STEP, "break_step_time"), (TOKENS, "break_acceptance")):
+        made[key] = _broken(key, on, [b for b in breaks if b.on == on], asked)
+    made["flags"] = flags
+    for seen in observed:
+        strength = -math.log(seen.speed) if seen.status == SUPPORTED and seen.speed > 0 else 0.0
+        shown = Interval(seen.speed) if math.isfinite(seen.speed) else Interval()
+        made[seen.key] = Named(seen.key, seen.status, seen.acts_on, strength=strength, shown=shown, seen=seen)
+    return list(made.values())
+
+
+def _measured(key: str, effects: list[Effect], asked: Study, explicit: bool) -> Named:
+    tested = [e for e in effects if e.tested]
+    if not tested:
+        first = effects[0]
+        reason = next((r for e in effects for r in e.reasons), because(Why.NO_MODEL, rows=0, on=first.cause.on))
+        # what never was there, or never changed, is not the cause of any difference in this log
+        never = reason.kind is Why.NEVER or (reason.kind is Why.HARDLY_VARIES and first.cause.term in ("batch", "budget"))
+        return Named(key, REFUTED if never else CANNOT_TELL, first.cause.on, first.cause.term, reasons=[reason], effects=[])
+    rank = {SUPPORTED: 0, CANNOT_TELL: 1, REFUTED: 2}
+    tested.sort(key=lambda e: (rank[e.status], not e.alone, not e.goes_with, e.speed.value if e.speed.known else 1.0))
+    best = tested[0]
+    part = best.part if explicit and best.part.known else Estimate()
+    shown = part if part.known else best.speed
+    made = Named(
+        key,
+        best.status,
+        best.cause.on,
+        best.cause.term,
+        numeric=True,
+        effects=tested,
+        shown=shown.ratio(asked.level),
+        alone=best.alone,
+        goes_with=best.goes_with,
+        together_with=best.together_with if best.status == CANNOT_TELL else (),
+        reasons=[r for e in tested for r in e.reasons],
+    )
+    made.part = sum(e.part.value for e in tested if e.part.known and e.status == SUPPORTED)
+    if best.speed.known and best.speed.value < 0:
+        made.strength = -best.speed.value
+    elif best.alone:
+        made.strength = 2 * asked.least
     return made
 
 
-def _measured(panel: Panel, causes: Causes, kind: _Kind, explicit: bool) -> Named:
-    effects = [e for e in (causes.get(kind.term, on) for on in kind.on) if e is not None]
-    if not effects:
-        why = next((causes.untested[kind.term, on] for on in kind.on if (kind.term, on) in causes.untested), None)
-        why = why or "too few rows or requests for a model"
-        refuted = ": none of" in why or (kind.key == "batch" and "hardly varies" in why)
-        why += ", so there is nothing to compare with" if ": all of" in why else ""
-        why += ": not the cause of any difference in this log" if kind.key == "batch" and refuted else ""
-        return Named(
-            Hypothesis(kind.key, kind.name, REFUTED if refuted else CANNOT_TELL, kind.on[0], Interval(), why, "" if refuted else kind.next),
-            kind.term,
-        )
-    rank = {SUPPORTED: 0, CANNOT_TELL: 1, REFUTED: 2}
-    best = min(effects, key=lambda e: (rank[e.status], not e.alone, not e.goes_with, e.speed.value if e.speed.value is not None else 1.0))
-    status = best.status
-    said = "; ".join(_evidence(e, explicit) for e in effects)
-    shown = best.part if explicit and best.part.known else best.speed
-    together = tuple(best.together_with) if status == CANNOT_TELL else ()
-    hypothesis = Hypothesis(
-        kind.key, kind.name, status, best.on, shown, said, kind.next if status != REFUTED else "", together_with=together
-    )
-    named = Named(hypothesis, kind.term, numeric=True, alone=best.alone)
-    used = best.part if explicit else best.speed
-    if used.value is not None and 0 < used.value < 1:
-        named.strength = -math.log(used.value)
-    elif best.alone:
-        named.strength = 0.1
-    named.part, named.part_status = best.part, best.part_status
-    named.goes_with = best.goes_with
-    named.phrase = f"{kind.phrase} ({_change(best, explicit)})"
-    if status == SUPPORTED and best.speed.value is not None and not explicit:
-        named.share_s, named.share_a = _divide(causes, kind.term, best)
-    return named
+def _broken(key: str, on: str, breaks: list[Break], asked: Study) -> Named:
+    if not breaks:
+        return Named(key, REFUTED, on, "time")
+    sign = -1.0 if on == STEP else 1.0
+    most = max(breaks, key=lambda b: abs(b.size.value))
+    speed = Estimate(sign * most.size.value, most.size.se, most.size.dof)
+    return Named(key, SUPPORTED, on, "time", strength=abs(most.size.value), shown=speed.ratio(asked.level), breaks=tuple(breaks))
 
 
-def _divide(causes: Causes, term: str, best: Effect) -> tuple[Interval, Interval]:
-    """Divide what a cause does into step time and acceptance, with an interval from the ends of both effects."""
-    step, tokens = causes.get(term, STEP), causes.get(term, TOKENS)
-    s = _logs(step)
-    a = _logs(tokens)
-    total = s[0] + a[0]
-    if total <= 0:
-        return Interval(1.0 if best.on == STEP else 0.0, unit="share"), Interval(0.0 if best.on == STEP else 1.0, unit="share")
-    share = s[0] / total
-    # delta method: both errors act on the share, at right angles
-    ds, da = (s[2] - s[1]) / 2, (a[2] - a[1]) / 2
-    wide = math.hypot(ds * a[0], da * s[0]) / total**2
-    return Interval(share, share - wide, share + wide, "share"), Interval(1 - share, 1 - share - wide, 1 - share + wide, "share")
+def _window(found: Findings, knee: WindowKnee | None, slope: Named | None, asked: Study) -> Named:
+    """Judge the drafter's window by where acceptance changes, and by the requests that cross it."""
+    made = Named("window_knee", CANNOT_TELL, TOKENS, "window")
+    if knee is None:
+        made.reasons = [because(Why.NO_MODEL, rows=0, on=TOKENS)]
+        return made
+    made.reasons = [because(Why.OBSERVED, sentence=knee.sentence, window=None if math.isnan(knee.window) else knee.window)]
+    if math.isnan(knee.window):
+        made.reasons.insert(0, because(Why.NO_WINDOW))
+        return made
+    ratio = knee.ratio
+    if math.isfinite(ratio) and ratio > 0:
+        low_high = [None if math.isnan(x) else x for x in (knee.ratio_low, knee.ratio_high)]
+        made.shown = Interval(ratio, low_high[0], low_high[1])
+    made.status = knee.verdict if knee.verdict in (SUPPORTED, REFUTED) else CANNOT_TELL
+    if made.status != SUPPORTED:
+        return made
+    drop = -math.log(max(min(knee.above / max(knee.below, 1e-9), 1.0), 1e-9))
+    made.strength, made.numeric = drop, True
+    if drop < asked.least:
+        made.status = REFUTED
+    elif slope is not None and knee.model == "drop":
+        # what falls at one place is no slope
+        slope.alone, slope.together_with = False, ("window",)
+        slope.status = CANNOT_TELL if slope.status != REFUTED else REFUTED
+        slope.strength = 0.0
+        slope.reasons.append(because(Why.SLOPE_OR_KNEE, window=knee.window))
+    return made
 
 
-def _logs(e: Effect | None) -> tuple[float, float, float]:
-    """How much slower, as logs: estimate, low, high."""
-    if e is None or e.speed.value is None or e.speed.low is None or e.speed.high is None:
-        return 0.0, 0.0, 0.0
-    return -math.log(e.speed.value), -math.log(max(e.speed.high, 1e-9)), -math.log(max(e.speed.low, 1e-9))
-
-
-def _ends(e: Effect, low: float, high: float) -> str:
-    if e.cause in ("context", "generated"):
-        return f"from {1000 * low:,.0f} to {1000 * high:,.0f} tokens"
-    if e.cause == "batch":
-        return f"from {low + 1:.3g} to {high + 1:.3g} requests"
-    if e.cause == "uptime":
-        return f"from {low:.1f} to {high:.1f} min"
-    if e.cause == "graph_off":
-        return "graph off against on" if high - low == 1 else f"from {100 * low:.0f} to {100 * high:.0f} % of steps without"
-    if e.cause == "cached":
-        return "cached against not" if high - low == 1 else f"from {100 * low:.0f} to {100 * high:.0f} % cached"
-    return "beyond the window against within" if high - low == 1 else f"from {100 * low:.0f} to {100 * high:.0f} % beyond the window"
-
-
-def _change(e: Effect, explicit: bool) -> str:
-    if explicit and e.part.known:
-        return f"{_ends(e, e.part_low, e.part_high)}: speed {factor(Interval(e.part.value))}"
-    return f"{_ends(e, e.low, e.high)}: speed {factor(Interval(e.speed.value))}"
-
-
-def _evidence(e: Effect, explicit: bool) -> str:
-    rows = f"{e.rows} {'timed steps' if e.on == STEP else 'request-steps'}, {e.clusters} {e.interval_from}"
-    if not e.speed.known and not e.reason:
-        return f"{e.on}: too few rows or requests to say anything ({rows})"
-    if e.reason and not e.speed.known:
-        tail = "; without those it would matter" if e.alone else ""
-        return f"{e.on}: {e.reason}{tail} ({rows})"
-    slope = ""
-    if e.slope.value is not None and e.slope.low is not None and e.slope.high is not None:
-        unit = {
-            "context": "for each 1000 tokens",
-            "generated": "for each 1000 tokens",
-            "batch": "for each request more",
-            "uptime": "a minute",
-        }.get(e.cause, "in all")
-        slope = f", {_signed(e.slope.value)} {e.slope.unit} {unit} ({_signed(e.slope.low)} to {_signed(e.slope.high)})"
-    said = f"{e.on}, {_ends(e, e.low, e.high)}: speed {factor(e.speed)}{slope} ({rows})"
-    if explicit and e.part.known:
-        said += f"; between the groups {_ends(e, e.part_low, e.part_high)}: speed {factor(e.part)}"
-    return f"{said}; {e.reason}" if e.reason else said
-
-
-def _signed(x: float) -> str:
-    written = number(abs(x))
-    return written if written == "0" else f"{'+' if x >= 0 else '-'}{written}"
-
-
-def _knee(panel: Panel, causes: Causes, kind: _Kind, window: int | None) -> Named:
-    if window is None:
-        said = "no server start line tells the drafter's window; give it as window="
-        return Named(Hypothesis(kind.key, kind.name, CANNOT_TELL, TOKENS, Interval(), said, "give the drafter's window"), "window")
-    effect = causes.get("window", TOKENS)
-    if effect is not None:
-        named = _measured(panel, causes, kind, False)
-        h = named.hypothesis
-        named.hypothesis = Hypothesis(
-            h.key, h.name, h.status, h.acts_on, h.effect, f"window {window:,}; {h.evidence}", h.next, together_with=h.together_with
-        )
-        named.part, named.part_status = effect.part, effect.part_status
-        return named
-    known = panel.context[np.isfinite(panel.context) & panel.counted]
-    beyond = int((known > window).sum())
-    if not len(known):
-        said = "no context length is known"
-    elif beyond in (0, len(known)):
-        said = f"window {window:,}; {beyond} of {len(known)} request-steps lie beyond it, so the two sides cannot be compared"
-    else:
-        said = f"window {window:,}; {beyond} of {len(known)} request-steps lie beyond it; "
-        said += "no clear step there that the slope with context does not explain"
-    return Named(Hypothesis(kind.key, kind.name, CANNOT_TELL, TOKENS, Interval(), said, kind.next), "window")
-
-
-def _slope_or_knee(made: list[Named], window: int) -> None:
-    """Name the slope of acceptance with context and the step at the window as one effect, where the data cannot tell which it is."""
-    by_key = {n.hypothesis.key: n for n in made}
-    slope, knee = by_key["context_acceptance"], by_key["window_knee"]
-    if slope.hypothesis.status != SUPPORTED:
-        return
-    said = f"whether as a slope or at the drafter's window of {window:,} tokens cannot be told"
-    slope.phrase += f", {said}"
-    slope.hypothesis = replace(slope.hypothesis, evidence=f"{slope.hypothesis.evidence}; {said}")
-    knee.hypothesis = replace(knee.hypothesis, status=CANNOT_TELL, together_with=("context",))
-
-
-def _settle(made: list[Named], apart: Apart, panel: Panel) -> None:
+def _settle(made: dict[str, Named], apart: Apart) -> None:
     """Let pairs at equal values decide between context and uptime where the model could not."""
-    by_key = {n.hypothesis.key: n for n in made}
-    context, uptime = by_key["context_step_time"], by_key["uptime"]
+    context, uptime = made.get("context_step_time"), made.get("uptime")
+    if context is None or uptime is None:
+        return
     if apart.cause is not None:
         right, wrong = (uptime, context) if apart.cause == "uptime" else (context, uptime)
-        ratio = Interval(1 / apart.factor)
-        _set(right, SUPPORTED, ratio, apart.sentence)
-        right.strength, right.numeric, right.alone = math.log(apart.factor), True, False
-        right.phrase = (
-            f"{'the server gets slower with uptime' if apart.cause == 'uptime' else 'steps get slower with context'}: {apart.sentence}"
-        )
-        _set(wrong, REFUTED, Interval(1.0), apart.sentence)
-        wrong.alone, wrong.strength = False, 0.0
+        reason = because(Why.PAIRS, sentence=apart.sentence)
+        right.status, right.shown, right.reasons = SUPPORTED, Interval(1 / apart.factor), [reason]
+        right.strength, right.numeric, right.alone, right.together_with = math.log(apart.factor), True, False, ()
+        wrong.status, wrong.shown, wrong.reasons = REFUTED, Interval(1.0), [reason]
+        wrong.alone, wrong.strength, wrong.together_with = False, 0.0, ()
     elif apart.together:
-        for n, other in ((context, "uptime"), (uptime, "context")):
-            if n.hypothesis.status != REFUTED:
-                _set(n, CANNOT_TELL, Interval(), apart.sentence, (other,))
-                n.alone = True
-                n.strength = max(n.strength, 0.1)
+        for one, other in ((context, "uptime"), (uptime, "context")):
+            if one.status != REFUTED:
+                one.status, one.shown, one.together_with = CANNOT_TELL, Interval(), (other,)
+                one.reasons = [because(Why.PAIRS, sentence=apart.sentence)]
+                one.alone, one.strength = True, max(one.strength, 0.1)
 
 
-def _set(named: Named, status: str, effect: Interval, evidence: str, together: tuple[str, ...] = ()) -> None:
-    h = named.hypothesis
-    next_step = h.next
-    if status == CANNOT_TELL and not next_step:
-        next_step = "measure one long request right after a restart"
-    named.hypothesis = Hypothesis(
-        h.key, h.name, status, h.acts_on, effect, evidence, "" if status == REFUTED else next_step, together_with=together
-    )
-
-
-def _flags(panel: Panel, comparisons: list[Comparison]) -> Named:
-    name, key = "A server flag that was changed", "flags"
-    pairs = [c for c in comparisons if c.flags]
-    starts = [run for run in panel.runs if run.number > 0 and run.args]
-    told = [run for run in panel.runs if run.number > 0]
-    if not pairs:
-        if len(told) >= 2 and len(starts) < len(told):
-            said = f"{plural(len(told) - len(starts), 'server start')} without a start line in the log: whether a flag changed is not known"
-            return Named(Hypothesis(key, name, CANNOT_TELL, None, Interval(), said, "read the log from the server's start"))
-        if len(starts) >= 2:
-            compared = [c for c in comparisons if c.kind == "runs"]
-            if compared:
-                return Named(Hypothesis(key, name, REFUTED, None, Interval(), f"{len(starts)} server starts with the same flags", ""))
-            return Named(
-                Hypothesis(
-                    key,
-                    name,
-                    CANNOT_TELL,
-                    None,
-                    Interval(),
-                    f"{len(starts)} server starts, but no two of them have enough steps to compare",
-                    "measure the same requests under both",
-                )
-            )
-        if len(starts) == 1:
-            return Named(Hypothesis(key, name, REFUTED, None, Interval(), "one server start: no flag changed while this was measured", ""))
-        return Named(
-            Hypothesis(
-                key, name, CANNOT_TELL, None, Interval(), "no server start line is in the log", "read the log from the server's start"
-            )
-        )
-    flags = [f for c in pairs for f in c.flags]
-    by = {s: [f for f in flags if f.status == s] for s in (SUPPORTED, CANNOT_TELL, REFUTED)}
-    status = SUPPORTED if by[SUPPORTED] else CANNOT_TELL if by[CANNOT_TELL] else REFUTED
-    said = "; ".join(f"{', '.join(_flag_name(f.flag) for f in by[s])} {s}" for s in by if by[s])
-    first = (by[SUPPORTED] or by[CANNOT_TELL] or by[REFUTED])[0]
-    raw = "; ".join(
-        f"{c.before} to {c.after}: step time {factor(c.step_time_ratio)} as logged and {factor(c.step_time_ratio_equal)} at equal context, "
-        f"tokens per step {factor(c.tokens_ratio)} and {factor(c.tokens_ratio_equal)}"
-        for c in pairs[-2:]
-    )
-    next_step = "" if status == REFUTED else "restart with one flag changed at a time, and send the same requests"
-    phrase = f"{', '.join(_flag_name(f.flag) for f in by[SUPPORTED][:3])} changed with the restart" if by[SUPPORTED] else ""
-    return Named(
-        Hypothesis(key, name, status, None, Interval(), f"{said} ({raw}); {_flag_name(first.flag)}: {first.evidence}", next_step),
-        phrase=phrase,
-    )
-
-
-def _flag_name(flag: str) -> str:
-    return "--" + flag.lstrip("-").replace("_", "-")
+__all__ = ["BETWEEN", "Named", "listed"]

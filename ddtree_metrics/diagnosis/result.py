@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from typing import Any
 
-DIAGNOSIS_VERSION = 1
-"""1: the first form."""
+from ddtree_metrics.diagnosis.reasons import Reason
+
+DIAGNOSIS_VERSION = 2
+"""1: the first form. 2: both directions (``direction``), breaks in time (``since``, ``breaks``), three parts of a comparison
+(``mix_ratio`` and the ratios at equal mix), ``mix`` among the kinds, reasons as kinds with numbers."""
 
 SUPPORTED = "supported"
 REFUTED = "refuted"
 CANNOT_TELL = "cannot tell"
 
-KINDS = ("step_time", "acceptance", "both", "between_steps", "nothing", "cannot_tell")
+KINDS = ("step_time", "acceptance", "both", "mix", "between_steps", "nothing", "cannot_tell")
+
+DIRECTIONS = ("slower", "faster", "unchanged", "mixed", "cannot_tell")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,9 @@ class Hypothesis:
     explains : bool
         Whether it is named by the verdict.
     together_with : tuple of str
-        Keys of other hypotheses from which the data cannot separate it.
+        Quantities from which the data cannot separate it; ``text`` is the kind of text that requests are about.
+    reasons : tuple of Reason
+        What ``evidence`` is written from: kinds with numbers.
     """
 
     key: str
@@ -75,6 +84,7 @@ class Hypothesis:
     next: str = ""
     explains: bool = False
     together_with: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +119,35 @@ class Comparison:
     Attributes
     ----------
     kind : str
-        ``context``, ``runs``, ``groups``, ``parts`` (the last third of the log against the first), or the cause whose low and high end
-        are compared: ``batch``, ``uptime``, ``cached``, ``graph_off``.
+        ``context``, ``runs``, ``break`` (what follows a sudden change against what was before it), ``groups``, ``parts`` (the last third
+        of the log against the first), or the cause whose low and high end are compared: ``batch``, ``uptime``, ``cached``, ``graph_off``.
     before, after : str
         What the groups are, in words.
     verdict : str
-        ``step_time``, ``acceptance``, ``both``, ``nothing`` or ``cannot_tell``.
+        What speed as logged differs by: ``step_time``, ``acceptance``, ``both``, ``nothing`` or ``cannot_tell``.
     sentence : str
         The same as a sentence.
+    direction : str
+        ``slower``, ``faster``, ``unchanged``, ``mixed`` (both numbers moved, against each other) or ``cannot_tell``.
     step_time_before_ms, step_time_after_ms, tokens_before, tokens_after, speed_before, speed_after : float or None
         Means of the groups over request-steps (each request of a batch sees the step): step time, tokens per step, and their quotient,
         the speed of a request in tokens a second.
     step_time_ratio, tokens_ratio, speed_ratio : Interval
         After over before, as it was logged.
-    step_time_ratio_equal, tokens_ratio_equal : Interval
-        After over before at equal context, batch size and the other measured causes; unknown for context comparisons.
+    step_time_ratio_equal, tokens_ratio_equal, speed_ratio_equal : Interval
+        After over before at equal context, batch size and the other measured causes; unknown where groups were chosen by one of them, and
+        where the groups do not overlap in one. Intervals of step time know how far two starts of a server differ for no reason.
+    stalls_ratio : Interval
+        What single steps that take more than twice the usual add to the mean, after over before; it is within ``step_time_ratio_equal``.
+    mix_ratio : Interval
+        What the mix of contexts and batches did to speed: ``speed_ratio`` is ``mix_ratio * tokens_ratio_equal / step_time_ratio_equal``.
+    unchanged_within : float or None
+        Where no change is shown: speed changed by no more than this share.
     share_step_time, share_acceptance : Interval
         Parts of the slow-down on the log scale; they add up to 1. Unknown where there is no change to divide.
-    verdict_equal : str or None
-        The verdict at equal context, batch size and the other measured causes: what is left for flags, drafter and text. None where it
-        was not asked.
+    verdict_equal, direction_equal : str or None
+        The verdict and the direction at equal context, batch size and the other measured causes: what is left for flags, drafter and text.
+        None where it was not asked, or cannot be had.
     equal_of : tuple of str
         What is held equal in that: ``context``, ``batch size``, ``uptime`` and the like, as far as it is measured and varies.
     rows : dict of str to int
@@ -137,8 +156,10 @@ class Comparison:
         What was taken as independent: ``requests`` or ``stretches``.
     flags : tuple of FlagChange
         Flags that differ, for a comparison of server starts.
+    reasons : tuple of Reason
+        Why something cannot be told: kinds with numbers.
     reason : str or None
-        Why something cannot be told.
+        The same as a sentence.
     """
 
     kind: str
@@ -165,6 +186,40 @@ class Comparison:
     interval_from: str | None = None
     flags: tuple[FlagChange, ...] = ()
     reason: str | None = None
+    direction: str = "cannot_tell"
+    direction_equal: str | None = None
+    speed_ratio_equal: Interval = Interval()
+    stalls_ratio: Interval = Interval()
+    mix_ratio: Interval = Interval()
+    unchanged_within: float | None = None
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """When a number changed.
+
+    Attributes
+    ----------
+    what : str
+        ``restart`` or ``break``.
+    time, low, high : str
+        When, in UTC, and between which two instants for certain (the same three for a restart).
+    on : str or None
+        ``step time`` or ``tokens per step``, for a break.
+    ratio : Interval
+        The number after by the number before, at equal context and batch; unknown for a restart, whose comparison has it.
+    beside : tuple of Reason
+        What stands in the log just before it: a retraction, lost lines, prefills, another budget, a graph that was left.
+    """
+
+    what: str
+    time: str
+    low: str
+    high: str
+    on: str | None = None
+    ratio: Interval = Interval()
+    beside: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +231,8 @@ class Diagnosis:
     verdict : str
         One sentence.
     kind : str
-        ``step_time``, ``acceptance``, ``both``, ``between_steps`` (time is lost between steps), ``nothing`` or ``cannot_tell``.
+        ``step_time``, ``acceptance``, ``both``, ``mix`` (other contexts and batches, the server as before), ``between_steps`` (time is
+        lost between steps), ``nothing`` or ``cannot_tell``.
     share_step_time, share_acceptance : Interval
         Parts of the slow-down that the verdict speaks of.
     comparisons : tuple of Comparison
@@ -198,6 +254,14 @@ class Diagnosis:
         What kind of lines it rests on, in words.
     level : float
         The level of all intervals.
+    direction : str
+        ``slower``, ``faster``, ``unchanged``, ``mixed`` or ``cannot_tell``: what happened to the speed that the verdict speaks of.
+    since : Since or None
+        Since when, where the verdict is about a change in time.
+    breaks : tuple of Since
+        All sudden changes in mid-run.
+    unchanged_within : float or None
+        For ``unchanged``: by no more than this share.
     """
 
     verdict: str
@@ -213,6 +277,10 @@ class Diagnosis:
     used: dict[str, int]
     basis: str
     level: float
+    direction: str = "cannot_tell"
+    since: Since | None = None
+    breaks: tuple[Since, ...] = ()
+    unchanged_within: float | None = None
 
     def hypothesis(self, key: str) -> Hypothesis:
         """Return one hypothesis by its key.
@@ -241,7 +309,9 @@ def plain(value: Any) -> Any:
     """Turn dataclasses, tuples and NumPy numbers into what JSON knows; a number that is not finite becomes None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, dict):
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]

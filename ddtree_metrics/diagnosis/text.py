@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from ddtree_metrics.diagnosis.causes import label
+from ddtree_metrics.diagnosis.numerals import cut, cut_words, factor, number, percent_range, plural
+from ddtree_metrics.diagnosis.phrases import factors, joined
 from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, Hypothesis
-from ddtree_metrics.diagnosis.words import cut, cut_words, factor, number, percent_range, plural
 from ddtree_metrics.metrics.shares import counteracting
 
 
@@ -94,8 +96,10 @@ def _comparison(c: Comparison, width: int) -> list[str]:
         else:
             out += _wrap(f"{name}: {before} -> {after}", width, "  ", "    ")
             out += _wrap(factor(ratio), width, "    ", "    ")
-    if c.verdict_equal is not None:
-        same = " and ".join(c.equal_of) or "context"
+    if c.speed_ratio.known and c.step_time_ratio.known and c.tokens_ratio.known:
+        out += _wrap(factors(c), width, "  ", "    ")
+    if c.speed_ratio_equal.known:
+        same = joined([label(t) for t in c.equal_of])
         ratios = f"step time {factor(c.step_time_ratio_equal)}, tokens per step {factor(c.tokens_ratio_equal)}"
         out += _wrap(f"at equal {same}: {ratios}", width, "  ", "    ")
     for f in c.flags:

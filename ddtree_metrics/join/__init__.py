@@ -7,20 +7,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ddtree_metrics import tables
 from ddtree_metrics.errors import DDTreeWarning, JoinError
 from ddtree_metrics.join.core import MIN_TRUSTED, Joined, join_steps
 from ddtree_metrics.join.lean import lean_join, lean_rows
+from ddtree_metrics.join.verify import COARSE_US
 from ddtree_metrics.records import DecodeBatch, Event, PrefillBatch, RequestStep, TreeStep
+from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.steps.conventions import Conventions
 
 __all__ = ["MIN_TRUSTED", "Whole", "join_batches", "join_requests", "lean_rows"]
+
+READ = [f.name for f in arrow_schema(TreeStep) if f.name not in ("where", "monotonic_us", "extra", "unit", "dialect", "time_flag")]
+"""The columns of steps that a match reads."""
+
+LEAN_READ = ["time", "time_us", "stream", "host", "boot_id", "pid", "dp_rank", "where", "budget", "step_us", "step_why", "nodes"]
+LEAN_READ += ["context_lens", "request_ids"]
+"""The columns of steps that lean rows are made from."""
 
 
 def join_requests(
@@ -78,43 +88,57 @@ def join_requests(
     """
     _check_frames(steps, requests)
     table = tables.from_pandas(steps, TreeStep, extra="drop")
-    return Whole(table, requests, prefill, decode=decode, events=events, clock_offset_s=clock_offset_s).rows()
+
+    def some(columns: Sequence[str] | None) -> pa.Table:
+        return table if columns is None else table.select(columns)
+
+    return Whole(some, requests, prefill, decode=decode, events=events, clock_offset_s=clock_offset_s).rows()
 
 
 class Whole:
-    """A join of all steps of a log, whose rows can be had in full or lean; parameters as for ``join_requests``, steps as a table."""
+    """A join of all steps of a log, whose rows can be had in full or lean.
+
+    Parameters are as for ``join_requests``, but steps are a callable that gives their table, or some columns of it: only numbers are held.
+    """
 
     def __init__(
         self,
-        steps: pa.Table,
+        steps: Callable[[Sequence[str] | None], pa.Table],
         requests: pd.DataFrame,
         prefill: pd.DataFrame | None = None,
         *,
         decode: pd.DataFrame | None = None,
         events: pd.DataFrame | None = None,
         clock_offset_s: float | None = None,
+        quiet: bool = False,
     ) -> None:
-        self.steps = steps.combine_chunks()
+        self.steps = steps
+        table = steps(READ)
+        if table.num_rows and (pc.max(table.column("time_resolution_us")).as_py() or 0) >= COARSE_US:
+            table = steps([*READ, "where"])  # the order of the lines tells what the clock does not
         self.joined = join_steps(
-            lambda: iter(self.steps.to_batches()),
+            lambda: iter(table.to_batches()),
             requests,
             None if prefill is None else tables.from_pandas(prefill, PrefillBatch, extra="drop"),
             None if decode is None else tables.to_pandas(tables.from_pandas(decode, DecodeBatch, extra="drop")),
             None if events is None else tables.from_pandas(events, Event, extra="drop"),
             clock_offset_s,
-            _root(self.steps.to_batches()),
+            _root(table.to_batches()),
         )
-        _warn(self.joined)
+        if not quiet:
+            _warn(self.joined)
 
     def rows(self) -> pd.DataFrame:
         """Return what ``join_requests`` returns."""
-        made = tables.to_pandas(self.joined.writer.table(self.steps, 0) if self.steps.num_rows else tables.empty(RequestStep))
+        table = self.steps(None).combine_chunks()
+        made = tables.to_pandas(self.joined.writer.table(table, 0) if table.num_rows else tables.empty(RequestStep))
         made.attrs["join"] = self.joined.summary
         return made
 
     def lean(self) -> pd.DataFrame:
         """Return the rows in less memory; see ``lean_join``."""
-        made = lean_join(self.joined.writer, self.steps) if self.steps.num_rows else lean_rows(tables.empty(RequestStep))
+        table = self.steps(LEAN_READ)
+        made = lean_join(self.joined.writer, table) if table.num_rows else lean_rows(tables.empty(RequestStep))
         made.attrs["join"] = self.joined.summary
         return made
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from ddtree_metrics import tables
 from ddtree_metrics.join.rows import Writer
+from ddtree_metrics.memory import give_back
 
-PART = 1 << 17
+PART = 1 << 15
 """So many steps, or rows, are held in full at a time."""
 
 LEFT_OUT = ("time", "host", "unit", "dp_rank", "context_from", "flags")
@@ -41,8 +42,10 @@ def lean_join(writer: Writer, steps: pa.Table) -> pd.DataFrame:
     short = _numbered(steps)
 
     def parts() -> Iterator[pa.Table]:
-        for begin in range(0, max(short.num_rows, 1), PART):
-            yield writer.table(short.slice(begin, PART).combine_chunks(), begin)
+        for i, begin in enumerate(range(0, max(short.num_rows, 1), PART)):
+            if i % 4 == 3:
+                give_back()
+            yield writer.table(short.slice(begin, PART).combine_chunks(), begin, LEFT_OUT)
 
     return _lean(parts())
 
@@ -68,7 +71,11 @@ def _lean(parts: Iterable[pa.Table]) -> pd.DataFrame:
         for name in part.column_names:
             if name not in LEFT_OUT:
                 held.setdefault(name, []).extend(_small(name, chunk) for chunk in part.column(name).chunks or [_empty(part, name)])
-    made = {name: _series(held.pop(name)) for name in list(held)}
+    made = {}
+    for i, name in enumerate(list(held)):
+        made[name] = _series(held.pop(name))
+        if i % 8 == 7 and len(made[name]) > PART:
+            give_back()
     return pd.DataFrame(made, copy=False)
 
 

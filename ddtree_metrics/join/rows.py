@@ -35,7 +35,7 @@ class Writer:
     estimates: dict[int, tuple[float, int]]
     where: Any
 
-    def table(self, steps: pa.Table | pa.RecordBatch, begin: int) -> pa.Table:
+    def table(self, steps: pa.Table | pa.RecordBatch, begin: int, left_out: tuple[str, ...] = ()) -> pa.Table:
         """Make the rows of some steps.
 
         Parameters
@@ -44,11 +44,13 @@ class Writer:
             Rows ``begin`` to ``begin + n`` of the table of steps that was matched.
         begin : int
             Where they stand in it.
+        left_out : tuple of str
+            Columns that are not wanted.
 
         Returns
         -------
         pyarrow.Table
-            With exactly the columns of ``records.RequestStep``.
+            With exactly the columns of ``records.RequestStep``, but for those.
         """
         s, n = self.s, steps.num_rows
         at = self.where[begin : begin + n]
@@ -99,10 +101,11 @@ class Writer:
             "trusted": pa.array(self.m.trusted[r], mask=~(known & (self.m.has_reconciled[r] | self._flagged()[r])))
             if len(self.a)
             else pa.nulls(len(rep), pa.bool_()),
-            "flags": self._flag_lists(request, source, split, extra),
+            "flags": None if "flags" in left_out else self._flag_lists(request, source, split, extra),
         }
         take = pa.array(rep)
-        schema = arrow_schema(RequestStep)
+        whole = arrow_schema(RequestStep)
+        schema = pa.schema([f for f in whole if f.name not in left_out], metadata=whole.metadata)
         arrays = []
         for f in schema:
             if f.name in columns:

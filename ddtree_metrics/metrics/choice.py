@@ -20,7 +20,7 @@ def choose(
     """Choose the simplest form that predicts requests it has not seen as well as the richer ones.
 
     A richer form must lower the error out of request by more than its uncertainty, and move the curve by `WORTH` of the mean
-    somewhere; a bend (which claims a knee) must also beat a smooth curve.
+    somewhere; a knee must also beat a smooth curve. A bend and a drop claim equally much, and the better one is taken.
 
     Parameters
     ----------
@@ -70,7 +70,8 @@ def choose(
         supported = sloped if kind == "line" and sloped is not None and base == "flat" else rows[kind][1] > 0
         if not supported or not matters(base, kind):
             continue
-        if chosen in ("flat", "line") or gain(chosen, kind)[1] > 0:
+        better = gain(chosen, kind)
+        if chosen in ("flat", "line") or (better[0] if (chosen, kind) == ("bend", "drop") else better[1]) > 0:
             chosen = kind
     total = float(out[order[0]].sum())
     made = pd.DataFrame(

@@ -10,8 +10,11 @@ import pandas as pd
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.prompts import prompt_keys
 
-TOGETHER = 0.95
-"""Correlation over requests from which on two columns are said to rise together."""
+APART = 25.0
+"""A quantity whose variance is inflated so many times by others (1 / (1 - R^2)) is not told apart from them: the one limit for it."""
+
+TOGETHER = (1 - 1 / APART) ** 0.5
+"""The same as a correlation with one other (0.98): from there on two columns are said to rise together."""
 
 NAN = float("nan")
 
@@ -59,7 +62,7 @@ def confounded(frame: pd.DataFrame, first: str, second: str, *, limit: float = T
     """
     a, b = cols.finite(cols.numeric(frame, first)), cols.finite(cols.numeric(frame, second))
     known = np.isfinite(a) & np.isfinite(b)
-    names = f"{_word(first)} and {_word(second)}"
+    names = f"{word(first)} and {word(second)}"
 
     def cannot(reason: str, points: int) -> Confounding:
         return Confounding(NAN, None, points, f"Whether {names} rise together cannot be told: {reason}.", reason)
@@ -73,7 +76,7 @@ def confounded(frame: pd.DataFrame, first: str, second: str, *, limit: float = T
         a, b = np.bincount(codes, weights=a) / count, np.bincount(codes, weights=b) / count
     for name, values in ((first, a), (second, b)):
         if np.ptp(values) <= 0:
-            return cannot(f"{_word(name)} is the same throughout", len(a))
+            return cannot(f"{word(name)} is the same throughout", len(a))
     if len(a) < 3:
         return cannot("fewer than three requests", len(a))
     ranks = float(np.corrcoef(pd.Series(a).rank(), pd.Series(b).rank())[0, 1])
@@ -88,7 +91,7 @@ def confounded(frame: pd.DataFrame, first: str, second: str, *, limit: float = T
     return Confounding(plain, together, len(a), sentence)
 
 
-def _word(column: str) -> str:
+def word(column: str) -> str:
     """Say a column in words."""
     known = {"context_len": "context", "prompt_len": "prompt length", "generated_len": "generated length", "batch_size": "batch size"}
     word = known.get(column, column)

@@ -10,16 +10,15 @@ import pandas as pd
 
 from ddtree_metrics.errors import MetricError
 from ddtree_metrics.metrics.choice import choose
-from ddtree_metrics.metrics.intervals import around
+from ddtree_metrics.metrics.confounding import TOGETHER
+from ddtree_metrics.metrics.intervals import widening
+from ddtree_metrics.metrics.knees import Rows, find_knee, level_variance
 from ddtree_metrics.metrics.models import Cells, Model, Regression, without_outliers
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats, Ints
 from ddtree_metrics.steps.prompts import prompt_keys
 
 MODELS = ("flat", "line", "bend", "curve")
-
-TOLD_APART = 0.97
-"""Two terms that correlate more than this cannot be told apart, and only the first is fitted."""
 
 NAN = float("nan")
 
@@ -36,12 +35,56 @@ class Share:
         Whether the context lies outside the data, or so does 0 by far.
     reason : str or None
         Why it is not known.
+    slope_ms_per_1000, slope_low, slope_high : float
+        Mean slope of the same curve between 0 and the context: its interval holds 0 if and only if that of the share does.
     """
 
     share: float
     low: float
     high: float
     extrapolated: bool
+    reason: str | None = None
+    slope_ms_per_1000: float = NAN
+    slope_low: float = NAN
+    slope_high: float = NAN
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Step time at one context length against another, all from one fitted line.
+
+    Attributes
+    ----------
+    context_low, context_high : float
+        The two context lengths.
+    step_time_low_ms, step_time_high_ms : float
+        The line there.
+    ratio, ratio_low, ratio_high : float
+        ``line(context_high) / line(context_low)``, with its interval.
+    slope_ms_per_1000, slope_low, slope_high : float
+        The same line's slope. Its interval holds 0 if and only if that of the ratio holds 1 (and that of the share 0).
+    share, share_low, share_high : float
+        Share of the higher step time that is due to the difference: ``1 - 1 / ratio``.
+    extrapolated : bool
+        Whether one of the two lies outside the data.
+    reason : str or None
+        Why it is not known, or has no interval.
+    """
+
+    context_low: float
+    context_high: float
+    step_time_low_ms: float = NAN
+    step_time_high_ms: float = NAN
+    ratio: float = NAN
+    ratio_low: float = NAN
+    ratio_high: float = NAN
+    slope_ms_per_1000: float = NAN
+    slope_low: float = NAN
+    slope_high: float = NAN
+    share: float = NAN
+    share_low: float = NAN
+    share_high: float = NAN
+    extrapolated: bool = False
     reason: str | None = None
 
 
@@ -64,7 +107,7 @@ class StepTimeFit:
     slope_ms_per_1000, slope_low, slope_high : float
         Slope of the *line* model, whichever was chosen.
     knee, knee_low, knee_high : float
-        Where the slope changes; NaN unless a bend was chosen.
+        Where the slope changes; NaN unless a bend was chosen. The interval reaches at least to the observed contexts on both sides.
     rows, requests : int
         Steps and requests used.
     context_min, context_max, batch_typical, nodes_typical : float
@@ -136,34 +179,97 @@ class StepTimeFit:
         made["step_time_ms"] = design @ self._beta
         if self._draws is not None:
             drawn = self._draws @ design.T
-            ends = [around(float(e), d, self._groups, self._level, log=False) for e, d in zip(made["step_time_ms"], drawn.T, strict=True)]
+            ends = [_ends(float(e), d, self._groups, self._level) for e, d in zip(made["step_time_ms"], drawn.T, strict=True)]
             made["low"], made["high"] = [e[0] for e in ends], [e[1] for e in ends]
         return made
 
     def share_at(self, context: float, batch: float | None = None) -> Share:
         """Return the share of the step time at a context length that is due to context: ``1 - t(0) / t(context)``.
 
-        Where a flat fit was chosen the share is that of the line, which is about zero and has an interval.
+        It is that of the chosen form; the slope beside it is the mean slope of the same form. Where a flat fit was chosen both are
+        those of the line, which are about zero and have an interval.
         """
-        if self._form is None or self._beta is None:
-            return Share(NAN, NAN, NAN, False, self.reason or "nothing was fitted")
-        form, beta, draws = self._form, self._beta, self._draws
-        if form.kind == "flat":
-            if self._line is None:
-                return Share(NAN, NAN, NAN, False, self.dropped.get("context", "nothing was fitted"))
-            form, (beta, draws) = Model("line"), self._line
-        design = self._design(np.array([0.0, float(context)]), batch, None, form)
+        form = None if self._form is None else Model("line") if self._form.kind == "flat" else self._form
+        made = self._between(0.0, float(context), batch, form)
+        away = made.extrapolated
+        if form is not None and np.isfinite(made.ratio):
+            away = bool(self._outside(np.array([float(context)]), batch)[0]) or self.context_min > 0.25 * self.context_max
+        slope = (made.slope_ms_per_1000, made.slope_low, made.slope_high)
+        return Share(made.share, made.share_low, made.share_high, away, made.reason, *slope)
+
+    def effect(self, context_low: float, context_high: float, batch: float | None = None) -> Effect:
+        """Compare step time at two context lengths by the fitted line.
+
+        Ratio, slope and share come from the same line and the same resamples, so that none contradicts another. The line is that of
+        ``slope_ms_per_1000``, whichever form was chosen.
+
+        Parameters
+        ----------
+        context_low, context_high : float
+            The two context lengths, of each request of the batch.
+        batch : float, optional
+            Batch size; the typical one where not given.
+
+        Returns
+        -------
+        Effect
+        """
+        return self._between(float(context_low), float(context_high), batch, None if self._line is None else Model("line"))
+
+    def _between(self, first: float, second: float, batch: float | None, form: Model | None) -> Effect:
+        """Compare a form at two contexts: every number from the same coefficients, and every interval from the same draws."""
+        if form is None or self._form is None or self._beta is None or (form.kind == "line" and self._line is None):
+            return Effect(first, second, reason=self.dropped.get("context") or self.reason or "nothing was fitted")
+        beta, draws = self._beta, self._draws
+        if form.kind == "line":
+            assert self._line is not None
+            beta, draws = self._line
+        if not first < second:
+            return Effect(first, second, reason="the second context is not the longer one")
+        design = self._design(np.array([first, second]), batch, None, form)
         ends = design @ beta
-        if not ends[1] > 0:
-            return Share(NAN, NAN, NAN, True, "the fit gives no positive step time there")
-        share = float(1.0 - ends[0] / ends[1])
-        low = high = NAN
+        outside = bool(self._outside(np.array([first, second]), batch).any())
+        if not (ends > 0).all():
+            reason = "the fit gives no positive step time there"
+            return Effect(first, second, float(ends[0]), float(ends[1]), extrapolated=True, reason=reason)
+        run = float(self._x(np.array([second - first]), batch)[0]) / 1000.0
+        slope, ratio = float(ends[1] - ends[0]) / run, float(ends[1] / ends[0])
+        low = high = slope_low = slope_high = NAN
+        why = self.reason
         if draws is not None:
-            drawn = draws @ design.T
+            # widened around the estimate as every interval is, before the ratio is taken: so its sign is the slope's
+            drawn = ends + widening(self._groups, self._level) * (draws @ design.T - ends)
+            slope_low, slope_high = _quantiles((drawn[:, 1] - drawn[:, 0]) / run, slope, self._level)
             with np.errstate(invalid="ignore", divide="ignore"):
-                low, high = around(share, 1.0 - drawn[:, 0] / drawn[:, 1], self._groups, self._level, log=False)
-        away = bool(self._outside(np.array([context]), batch)[0]) or self.context_min > 0.25 * self.context_max
-        return Share(share, low, high, away, None if np.isfinite(low) else self.reason)
+                ratios = np.where(
+                    drawn[:, 0] > 0, np.maximum(drawn[:, 1], 0.0) / drawn[:, 0], np.where(drawn[:, 1] > drawn[:, 0], np.inf, 0.0)
+                )
+            low, high = _quantiles(ratios, ratio, self._level)
+            if not (low > 0 and np.isfinite(high)):
+                low = high = NAN
+                why = "the step time at one of the two contexts may be zero: the ratio has no interval"
+        return Effect(
+            first,
+            second,
+            float(ends[0]),
+            float(ends[1]),
+            ratio,
+            low,
+            high,
+            slope,
+            slope_low,
+            slope_high,
+            1.0 - 1.0 / ratio,
+            1.0 - 1.0 / low,
+            1.0 - 1.0 / high,
+            outside,
+            why,
+        )
+
+    def _x(self, context: Floats, batch: float | None) -> Floats:
+        """Return the context term of some context lengths: of one request, or of the whole batch."""
+        size = self.batch_typical if batch is None else float(batch)
+        return context * size if self.context_term == "batch_context" else context
 
     def _design(
         self, context: Floats, batch: float | None, nodes: float | None, form: Model | None = None, total: float | None = None
@@ -172,7 +278,7 @@ class StepTimeFit:
         form = form or self._form
         assert form is not None
         size = self.batch_typical if batch is None else float(batch)
-        x = context * size if self.context_term == "batch_context" else context
+        x = self._x(context, batch)
         x = x if total is None else np.full(len(x), float(total))
         values = {"batch": size, "nodes": self.nodes_typical if nodes is None else float(nodes)}
         extra = np.column_stack([np.full(len(x), values[t]) for t in self._extra]) if self._extra else np.zeros((len(x), 0))
@@ -293,24 +399,27 @@ def fit_step_time(
         forms = {k: v for k, v in forms.items() if k in models and v}
         if len(np.unique(x)) < 4:
             forms = {k: v for k, v in forms.items() if k in ("flat", "line")} or {"line": [Model("line")]}
-    draws = lines = knees = None
+    draws = lines = None
     slope = float(regression.fit(Model("line"))[1]) if not constant else NAN
     low = high = NAN
     sampler = regression.sampler(resamples=resamples, level=level) if reason is None else None
     if sampler is not None and not constant:
         lines = regression.fit(Model("line"), sampler.weights)
-        low, high = around(slope, lines[:, 1], cells.effective, level, log=False)
+        low, high = _ends(slope, lines[:, 1], cells.effective, level)
     sloped = None if lines is None else bool(low > 0 or high < 0)
     comparison, chosen = choose(regression, forms, scale=float(np.average(tamed, weights=weight)), sloped=sloped)
-    candidates = regression.refined(forms[chosen]) if chosen == "bend" else forms[chosen]
-    form = regression.best(candidates)
+    form = regression.best(forms[chosen])
     assert form is not None
+    knee_low = knee_high = NAN
+    if chosen == "bend":
+        found = Rows.of(x, extra, tamed, weight, codes, seed=seed)
+        between = level_variance(found, "bend", form.knee)
+        knee = find_knee(found, "bend", sampler, between=between, level=level, minimum=2 if sampler is not None else 1)
+        if knee is not None:
+            form, knee_low, knee_high = Model("bend", knee.place), knee.low, knee.high
     beta = regression.fit(form)
     if sampler is not None:
         draws = regression.fit(form, sampler.weights)
-        if chosen == "bend":
-            knees = regression.knee_draws(candidates, sampler)
-    knee_low, knee_high = around(form.knee, knees, cells.effective, level) if knees is not None else (NAN, NAN)
     fit = StepTimeFit(
         model=chosen,
         context_term=term,
@@ -357,9 +466,9 @@ def _terms(steps: _Steps, usable: Any, x: Floats, batch: bool, nodes: bool, drop
             dropped[name] = f"{name} is {values[0]:g} in every step"
         else:
             against = [("context", x), *zip(names, columns, strict=True)]
-            twin = next((n for n, v in against if np.ptp(v) > 0 and abs(np.corrcoef(v, values)[0, 1]) > TOLD_APART), None)
+            twin = next((n for n, v in against if np.ptp(v) > 0 and abs(np.corrcoef(v, values)[0, 1]) > TOGETHER), None)
             if twin:
-                dropped[name] = f"{name} and {twin} rise together (|r| > {TOLD_APART}): their effects cannot be told apart"
+                dropped[name] = f"{name} and {twin} rise together (|r| > {TOGETHER:.2f}): their effects cannot be told apart"
             else:
                 columns.append(values)
                 names.append(name)
@@ -390,7 +499,23 @@ def _blocks(cells: Cells) -> Cells:
     rows = len(cells.x)
     count = min(10, rows)
     block = (np.arange(rows) * count * 2 // rows) % count
-    return Cells(cells.x, cells.extra, cells.y, cells.weight, block.astype(np.int64), count, float(count))
+    made = block.astype(np.int64)
+    return Cells(cells.x, cells.extra, cells.y, cells.weight, made, count, float(count), made)
+
+
+def _ends(estimate: float, draws: Floats, groups: float, level: float) -> tuple[float, float]:
+    """Make an interval around an estimate, widened for few groups, whose ends are values of draws."""
+    return _quantiles(estimate + widening(groups, level) * (draws - estimate), estimate, level)
+
+
+def _quantiles(draws: Floats, estimate: float, level: float) -> tuple[float, float]:
+    """Return the ends between which draws lie, outwards to a draw: so the interval of a rising function of it has the same sign."""
+    draws = draws[~np.isnan(draws)]
+    if len(draws) < 20 or not np.isfinite(estimate):
+        return NAN, NAN
+    low = np.quantile(draws, 0.5 - level / 2, method="lower")
+    high = np.quantile(draws, 0.5 + level / 2, method="higher")
+    return min(float(low), estimate), max(float(high), estimate)
 
 
 def _coefficients(
@@ -408,7 +533,7 @@ def _coefficients(
     labels += [(n, "ms per sequence" if n == "batch" else "ms per node") for n in names]
     rows = []
     for i, (label, words) in enumerate(labels):
-        low, high = around(float(beta[i]), draws[:, i], groups, level, log=False) if draws is not None else (NAN, NAN)
+        low, high = _ends(float(beta[i]), draws[:, i], groups, level) if draws is not None else (NAN, NAN)
         rows.append({"term": label, "estimate": float(beta[i]), "low": low, "high": high, "unit": words})
     return pd.DataFrame(rows, columns=["term", "estimate", "low", "high", "unit"])
 
@@ -438,11 +563,13 @@ def _sentence(fit: StepTimeFit) -> str:
         return f"Step time {fit.intercept_ms:.1f} ms; {fit.dropped['context']}."
     between = f" ({fit.slope_low:.2f} to {fit.slope_high:.2f})" if np.isfinite(fit.slope_low) else ""
     if fit.model == "flat":
-        text = f"Step time does not go with context between {span}: a line has {fit.slope_ms_per_1000:.2f}{between} ms per 1000 tokens."
+        goes = "hardly goes" if fit.slope_low > 0 or fit.slope_high < 0 else "does not go"
+        text = f"Step time {goes} with context between {span}: a line has {fit.slope_ms_per_1000:.2f}{between} ms per 1000 tokens."
     elif fit.model == "line":
         text = f"Step time rises by {fit.slope_ms_per_1000:.2f}{between} ms per 1000 tokens {where}, from {span}."
         if fit.slope_ms_per_1000 < 0:
-            text = f"Step time falls by {-fit.slope_ms_per_1000:.2f} ms per 1000 tokens {where}, from {span}."
+            between = f" ({-fit.slope_high:.2f} to {-fit.slope_low:.2f})" if np.isfinite(fit.slope_low) else ""
+            text = f"Step time falls by {-fit.slope_ms_per_1000:.2f}{between} ms per 1000 tokens {where}, from {span}."
     elif fit.model == "bend":
         first, more = (float(v) for v in fit.coefficients["estimate"].to_numpy()[1:3])
         knee = f"{fit.knee:,.0f}" + (f" ({fit.knee_low:,.0f} to {fit.knee_high:,.0f})" if np.isfinite(fit.knee_low) else "")

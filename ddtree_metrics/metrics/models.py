@@ -89,6 +89,8 @@ class Cells:
         How many there are.
     effective : float
         Effective number of requests.
+    unit : ndarray of int64
+        Request of each cell, where it has a level of its own: requests in one group of requests have several.
     """
 
     x: Floats
@@ -98,16 +100,18 @@ class Cells:
     group: Ints
     groups: int
     effective: float
+    unit: Ints
 
     @classmethod
-    def of(cls, x: Floats, extra: Floats, y: Floats, weight: Floats, codes: Ints, *, seed: int) -> Cells:
-        """Sum rows into cells."""
+    def of(cls, x: Floats, extra: Floats, y: Floats, weight: Floats, codes: Ints, *, seed: int, apart: bool = False) -> Cells:
+        """Sum rows into cells; ``apart`` keeps the requests of one group of requests apart."""
         group, groups = group_codes(codes, seed=seed)
         sizes = effective(np.bincount(group, minlength=groups).astype(float))
+        unit = np.unique(codes, return_inverse=True)[1].astype(np.int64).reshape(-1) if apart else group
         if len(x) <= CELL_ROWS:
-            return cls(x, extra, y, weight, group, groups, sizes)
+            return cls(x, extra, y, weight, group, groups, sizes, unit)
         grid = np.unique(np.quantile(x, np.linspace(0, 1, 129)[1:-1]))
-        key = group * (len(grid) + 1) + np.searchsorted(grid, x)
+        key = unit * (len(grid) + 1) + np.searchsorted(grid, x)
         for column in extra.T:
             part = np.unique(column, return_inverse=True)[1].reshape(-1)
             key = np.unique(key * (int(part.max()) + 1) + part, return_inverse=True)[1].reshape(-1)
@@ -118,10 +122,10 @@ class Cells:
         def mean(values: Floats) -> Floats:
             return np.asarray(np.bincount(cell, weights=weight * values, minlength=count) / total)
 
-        owner = np.zeros(count, dtype=np.int64)
-        owner[cell] = group
+        owner, own = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        owner[cell], own[cell] = group, unit
         extras = np.column_stack([mean(c) for c in extra.T]) if extra.shape[1] else np.zeros((count, 0))
-        return cls(mean(x), extras, mean(y), total.astype(float), owner, groups, sizes)
+        return cls(mean(x), extras, mean(y), total.astype(float), owner, groups, sizes, own)
 
 
 @dataclass(frozen=True)
@@ -156,52 +160,86 @@ class Model:
 
 
 class Regression:
-    """Fits of one set of cells, by sums over requests."""
+    """Fits of one set of cells, by sums over requests.
 
-    def __init__(self, cells: Cells, *, seed: int) -> None:
+    Parameters
+    ----------
+    cells : Cells
+        The observations.
+    seed : int
+        Start of the draws.
+    between : float
+        Variance of a request's own level in units of the variance of a row of weight 1 (generalised least squares); 0 for ordinary
+        least squares.
+    """
+
+    def __init__(self, cells: Cells, *, seed: int, between: float = 0.0) -> None:
         self.cells = cells
         self.seed = seed
+        self.between = between
         rng = np.random.default_rng(seed)
         self.fold = rng.permutation(cells.groups) % min(FOLDS, max(cells.groups, 1))
         low, high = (float(q) for q in np.quantile(cells.x, [0.05, 0.95])) if len(cells.x) else (0.0, 0.0)
         self.grid = np.unique(np.linspace(low, high, KNEES)) if high > low else np.empty(0)
+        self._owner: Ints = np.empty(0, dtype=np.int64)
+        self._taken: Floats = np.empty(0)
+        squares = self._by_group(np.square(cells.y))
+        if between > 0:
+            units = int(cells.unit.max(initial=-1)) + 1
+            self._owner = np.zeros(units, dtype=np.int64)
+            self._owner[cells.unit] = cells.group
+            own = np.bincount(cells.unit, weights=cells.weight, minlength=units)
+            self._taken = np.asarray(between / (1.0 + between * own), dtype=np.float64)
+            level = np.bincount(cells.unit, weights=cells.weight * cells.y, minlength=units)
+            squares = squares - self._by_owner(self._taken * level * level)
+        self.squares = squares
         self._sums: dict[Model, tuple[Floats, Floats]] = {}
+
+    def _by_group(self, values: Floats) -> Floats:
+        return np.bincount(self.cells.group, weights=self.cells.weight * values, minlength=self.cells.groups).astype(float)
+
+    def _by_owner(self, values: Floats) -> Floats:
+        return np.bincount(self._owner, weights=values, minlength=self.cells.groups).astype(float)
 
     def knees(self, kind: str, minimum: int = 2) -> list[Model]:
         """List models of a kind at every knee that has data of enough requests, and one tenth of the weight, on both sides."""
+        cells = self.cells
+        if not len(self.grid):
+            return []
+        least, most = np.full(cells.groups, np.inf), np.full(cells.groups, -np.inf)
+        np.minimum.at(least, cells.group, cells.x)
+        np.maximum.at(most, cells.group, cells.x)
+        order = np.argsort(cells.x, kind="stable")
+        weight = np.concatenate([[0.0], np.cumsum(cells.weight[order])])
         made = []
-        total = float(self.cells.weight.sum())
         for knee in self.grid:
-            above = self.cells.x > knee
-            enough = min(len(np.unique(self.cells.group[above])), len(np.unique(self.cells.group[~above]))) >= minimum
-            share = float(self.cells.weight[above].sum()) / total
+            enough = min(int((most > knee).sum()), int((least <= knee).sum())) >= minimum
+            share = 1.0 - float(weight[np.searchsorted(cells.x[order], knee, side="right")]) / float(weight[-1])
             if enough and 0.1 <= share <= 0.9:
                 made.append(Model(kind, float(knee)))
         return made
-
-    def refined(self, models: list[Model]) -> list[Model]:
-        """Add knees between those beside the best one, so that a knee is not known better or worse than the data know it."""
-        best = self.best(models)
-        if best is None or len(models) < 2:
-            return models
-        at = [m.knee for m in models]
-        i = at.index(best.knee)
-        finer = np.linspace(at[max(i - 1, 0)], at[min(i + 1, len(at) - 1)], 17)[1:-1]
-        return sorted({*models, *(Model(best.kind, float(k)) for k in finer)}, key=lambda m: m.knee)
 
     def sums(self, model: Model) -> tuple[Floats, Floats]:
         """Return cross products by group: shapes (groups, p, p) and (groups, p)."""
         if model not in self._sums:
             design = model.design(self.cells.x, self.cells.extra)
-            weighted = design * self.cells.weight[:, None]
             p = design.shape[1]
             gram = np.zeros((self.cells.groups, p, p))
             right = np.zeros((self.cells.groups, p))
             for i in range(p):
-                right[:, i] = np.bincount(self.cells.group, weights=weighted[:, i] * self.cells.y, minlength=self.cells.groups)
+                right[:, i] = self._by_group(design[:, i] * self.cells.y)
                 for j in range(i, p):
-                    gram[:, i, j] = np.bincount(self.cells.group, weights=weighted[:, i] * design[:, j], minlength=self.cells.groups)
-                    gram[:, j, i] = gram[:, i, j]
+                    gram[:, i, j] = gram[:, j, i] = self._by_group(design[:, i] * design[:, j])
+            if self.between > 0:
+                units = len(self._owner)
+                weight = self.cells.weight
+                whole = [np.bincount(self.cells.unit, weights=weight * d, minlength=units) for d in design.T]
+                level = np.bincount(self.cells.unit, weights=weight * self.cells.y, minlength=units)
+                for i in range(p):
+                    right[:, i] -= self._by_owner(self._taken * whole[i] * level)
+                    for j in range(i, p):
+                        gram[:, i, j] -= self._by_owner(self._taken * whole[i] * whole[j])
+                        gram[:, j, i] = gram[:, i, j]
             self._sums[model] = (gram, right)
         return self._sums[model]
 
@@ -217,9 +255,10 @@ class Regression:
         return np.asarray(made[0] if weights is None else made)
 
     def loss(self, model: Model, beta: Floats) -> Floats:
-        """Sum the squared errors by group."""
-        away = self.cells.y - model.design(self.cells.x, self.cells.extra) @ beta
-        return np.bincount(self.cells.group, weights=self.cells.weight * np.square(away), minlength=self.cells.groups).astype(float)
+        """Sum the squared errors by group, shape (groups,); for several sets of coefficients (n, p) one row each."""
+        gram, right = self.sums(model)
+        made = self.squares - 2.0 * beta @ right.T + np.einsum("...i,gij,...j->...g", beta, gram, beta, optimize=True)
+        return np.maximum(made, 0.0)
 
     def best(self, models: list[Model]) -> Model | None:
         """Return the model of least squared error among some of one kind."""
@@ -228,33 +267,17 @@ class Regression:
 
     def left_out(self, models: list[Model]) -> Floats:
         """Return the squared error of each group under fits that never saw it; the knee is chosen without it too."""
-        made = np.zeros(self.cells.groups)
-        for fold in np.unique(self.fold):
-            inside = (self.fold != fold).astype(float)[None, :]
-            chosen, beta, least = models[0], self.fit(models[0], inside)[0], np.inf
-            for model in models:
-                candidate = self.fit(model, inside)[0]
-                error = float((self.loss(model, candidate) * inside[0]).sum())
-                if error < least:
-                    chosen, beta, least = model, candidate, error
-            out = self.fold == fold
-            made[out] = self.loss(chosen, beta)[out]
+        folds = np.unique(self.fold)
+        inside = (self.fold[None, :] != folds[:, None]).astype(float)
+        least, made = np.full(len(folds), np.inf), np.zeros(self.cells.groups)
+        for model in models:
+            errors = self.loss(model, self.fit(model, inside))
+            own = (errors * inside).sum(axis=1)
+            for i in np.flatnonzero(own < least):
+                out = self.fold == folds[i]
+                made[out], least[i] = errors[i, out], own[i]
         return made
 
     def sampler(self, *, resamples: int, level: float) -> Resampler:
         """Draw groups with replacement."""
         return Resampler.over(self.cells.groups, resamples=resamples, seed=self.seed, level=level)
-
-    def knee_draws(self, models: list[Model], sampler: Resampler) -> Floats:
-        """Return the best knee of each resample."""
-        squares = np.bincount(self.cells.group, weights=self.cells.weight * np.square(self.cells.y), minlength=self.cells.groups)
-        total = sampler.weights @ squares
-        losses = np.empty((len(models), len(total)))
-        for i, model in enumerate(models):
-            gram, right = self.sums(model)
-            p = right.shape[1]
-            left = (sampler.weights @ gram.reshape(self.cells.groups, p * p)).reshape(-1, p, p)
-            side = sampler.weights @ right
-            beta = self.fit(model, sampler.weights)
-            losses[i] = total - 2 * np.einsum("bi,bi->b", beta, side) + np.einsum("bi,bij,bj->b", beta, left, beta)
-        return np.array([m.knee for m in models])[np.argmin(losses, axis=0)]

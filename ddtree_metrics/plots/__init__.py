@@ -410,19 +410,22 @@ def plot_step_time_distribution(steps: pd.DataFrame, ax: Axes | None = None, *, 
 def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
     """Draw what share of a slow-down (or speed-up) each cause has, with its interval.
 
-    The shares are of the logarithm of the speed ratio, so they add up to 100 %; where the causes work against each other one of them is
-    above 100 % and the other below zero, and it is said which made up for part of the change. Without intervals it is said, too.
+    The shares are of the logarithm of the speed ratio, so they add up to 100 %. The mix of contexts and batches has a bar of its own
+    where its share is known; step time and tokens per step are then those at equal mix. Where two shares go beyond 0 and 100 % it is said
+    which made up for part of the change, and where there are no shares, why. Without intervals it is said, too.
 
     Parameters
     ----------
     attribution : Attribution, Comparison of a diagnosis, or mapping
-        ``share_step_time, share_acceptance``, each with ``_low`` and ``_high`` (or as an interval), and ``speed_before, speed_after``
-        for the title.
+        ``share_step_time, share_acceptance`` and perhaps ``share_mix``, each with ``_low`` and ``_high`` (or as an interval), and
+        ``speed_before, speed_after`` for the title.
     ax : Axes, optional
         Where to draw.
     """
     ax = new_axes(ax, "What the change in speed is due to", size=(4.8, 1.9))
-    names = ("share_step_time", "share_acceptance")
+    names = ["share_step_time", "share_acceptance"]
+    if np.isfinite(field(attribution, "share_mix")):
+        names.append("share_mix")
     share, low, high = (np.array([field(attribution, n, end) for n in names]) for end in ("", "low", "high"))
     before, after = field(attribution, "speed_before"), field(attribution, "speed_after")
     if np.isfinite(before) and np.isfinite(after) and before > 0:
@@ -434,7 +437,8 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
     left, right = float(ends.min()), float(ends.max())
     ink = ax.xaxis.label.get_color()
     ax.grid(visible=False)
-    ax.barh([0, 1], share, color=(BLUE, ORANGE), height=0.5, zorder=2, gid="series")
+    places = list(range(len(names)))
+    ax.barh(places, share, color=(BLUE, ORANGE, GREEN)[: len(names)], height=0.5, zorder=2, gid="series")
     for y, (value, a, b) in enumerate(zip(share, low, high, strict=True)):
         said = f"{100 * value:.1f} %".replace("-", "\u2212")
         if np.isfinite(a) and np.isfinite(b):
@@ -443,8 +447,8 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
         end = float(np.nanmax([value, b, 0.0]))
         ax.text(end + 0.025 * (right - left), y, said, va="center", fontsize=8.5, zorder=5)
     ax.set_xlim(left - (0.03 * (right - left) if left < 0 else 0.0), right + 0.5 * (right - left))
-    ax.set_ylim(1.5, -0.5)
-    ax.set_yticks([0, 1], ["step time", "tokens\nper step"])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_yticks(places, ["step time", "tokens\nper step", "mix of\nrequests"][: len(names)])
     ax.tick_params(axis="y", labelsize=9, length=0)
     ax.axvline(0.0, color=ink, lw=0.9, zorder=3)
     step = next((d for d in (0.25, 0.5, 1.0, 2.0, 5.0) if right - left <= 6 * d), (right - left) / 4)
@@ -452,7 +456,7 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.0f}".replace("-", "\u2212")))
     under = ["what the change is due to: shares on the log scale (%)"]
     slower = not (np.isfinite(before) and np.isfinite(after) and after > before)
-    remark = counteracting(float(share[0]), float(low[0]), float(high[0]), slower=slower)
+    remark = counteracting(float(share[0]), float(low[0]), float(high[0]), slower=slower) if len(names) == 2 else None
     if remark:
         under.append(textwrap.fill(remark.partition(", so")[0], 50))
     if not (np.isfinite(low) & np.isfinite(high)).all():

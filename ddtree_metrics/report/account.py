@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.diagnosis.words import cut_words
+from ddtree_metrics.diagnosis.numerals import cut_words
 from ddtree_metrics.report.facts import Facts
 from ddtree_metrics.report.markup import Html, count, how, join, table, tag
 from ddtree_metrics.steps import frames as columns
@@ -110,7 +110,8 @@ def conventions(log: Log, diagnosis: Diagnosis) -> Html:
         0: "nodes do not count the root (inferred: trees reach the budget and never exceed it)",
         None: "whether nodes count the root cannot be told",
     }[counts.root]
-    clocks = sorted({str(z) for z in columns.text(log.steps if len(log.steps) else log.decode, "time_from") if z is not None})
+    lines = log.lean_steps if log.has_rows("steps") else log.decode
+    clocks = sorted({str(z) for z in columns.text(lines.drop_duplicates("time_from"), "time_from") if z is not None})
     said: list[object] = [
         cut(counts.sentence(), 400),
         root,

@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics import metrics
+from ddtree_metrics.memory import give_back
 from ddtree_metrics.steps import frames as columns
 from ddtree_metrics.steps.basis import Kind, basis_of
+from ddtree_metrics.steps.basis_rows import LONG
 
 if TYPE_CHECKING:
     from ddtree_metrics.log import Log
@@ -25,6 +27,8 @@ SWEEP_NAMES = {
     "step_time_mean_ms": ("step_ms", "step_time_ms"),
     "tokens_per_step_pooled": ("tokens_per_step",),
 }
+
+_OVER_TIME = ["time", "time_us", "time_from", "stream", "tokens", "step_time_ms", "step_time_why"]
 
 
 @dataclass(slots=True)
@@ -85,17 +89,20 @@ def gather(log: Log, bench: Any = None, *, level: float = 0.9) -> Facts:
     """
     basis = basis_of(log)
     rows = basis.frame()
-    timed = metrics.step_times(log.steps, events=log.events, prefill=log.prefill) if len(log.steps) else log.decode
+    steps = log.lean_steps
+    timed = metrics.step_times(steps, events=log.events, prefill=log.prefill)[_OVER_TIME] if len(steps) else log.decode
     made = Facts(rows, timed if len(timed) else rows, metrics.by_context(rows, level=level), kind=basis.kind)
-    made.once = rows.drop_duplicates("where").drop(columns="weight")
+    made.once = rows[["where", "step_time_ms"]].drop_duplicates("where")
     made.by_sql = basis.kind is Kind.STEP_LINES
     made.fit = metrics.fit_step_time(rows, level=level)
-    told = columns.has(rows, "drafts") or not len(log.steps)
+    told = columns.has(rows, "drafts") or not len(steps)
     made.acceptance = metrics.acceptance(rows if told else log.steps, level=level)
-    if len(log.steps) and len(log.decode):
-        made.comparison = metrics.compare_step_times(log.steps, log.decode, prefill=log.prefill)
-    made.gaps = metrics.gaps(log.steps if len(log.steps) else log.decode, log.events, prefill=log.prefill)
+    if len(steps) and len(log.decode):
+        made.comparison = metrics.compare_step_times(steps, log.decode, prefill=log.prefill)
+    made.gaps = metrics.gaps(steps if len(steps) else log.decode, log.events, prefill=log.prefill)
     made.sweep = sweep_frame(bench)
+    if len(rows) >= LONG:
+        give_back()
     return made
 
 

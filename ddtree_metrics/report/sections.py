@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics import metrics, plots
-from ddtree_metrics.diagnosis.words import cut_words
+from ddtree_metrics.diagnosis.numerals import cut_words
 from ddtree_metrics.errors import MetricError
 from ddtree_metrics.metrics.intervals import useless
 from ddtree_metrics.metrics.shares import counteracting

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 Codes = npt.NDArray[np.int32]
+Numbers = npt.NDArray[Any]
+"""Whole numbers of 32 bits where they fit."""
 
 
 class Kind(str, Enum):
@@ -41,6 +43,8 @@ class Kind(str, Enum):
 @dataclass(slots=True)
 class Basis:
     """Request-steps in order of time, as arrays of equal length.
+
+    An array whose values are all the same may be a view of one value, which cannot be written to.
 
     Attributes
     ----------
@@ -100,14 +104,14 @@ class Basis:
     budget: Floats
     speculative: Floats
     time_us: Ints
-    run: Ints
-    cluster: Ints
-    text: Ints
-    stretch: Ints
-    stream: Ints
-    step: Ints
+    run: Numbers
+    cluster: Numbers
+    text: Numbers
+    stretch: Numbers
+    stream: Numbers
+    step: Numbers
     service: Codes
-    family: Ints
+    family: Numbers
     weight: Floats
     first: Bools
     known: Bools

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ddtree_metrics.memory import give_back, return_large_arrays
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.basis import Basis, Codes, Kind, empty_like, floats, microseconds
 from ddtree_metrics.steps.decode_windows import decode_step_times, steps_from_decode
@@ -30,6 +31,9 @@ FAR_OFF_TOKENS, FAR_OFF_SHARE = 16, 0.1
 ABSURD_MS, ABSURD_TOKENS, ABSURD_CONTEXT = 1e8, 1e5, 1e9
 """Larger values are no measurements: a step of a day, a commit of a book, a context of a library."""
 
+LONG = 1 << 17
+"""From so many rows on, memory that is free is given back between the stages."""
+
 MORE = ("drafts", "draft_nodes", "step_index")
 """Columns that only some metrics ask for."""
 
@@ -39,25 +43,32 @@ PLAIN_IN_PART = "in part of the log decoding is without speculation: there no li
 
 def build(log: Any) -> Basis:
     """Make the basis of a log; see ``basis_of``."""
-    steps, decode = empty_like(log, "steps"), empty_like(log, "decode")
+    heads, decode = _step_heads(log), empty_like(log, "decode")
     servers, requests = empty_like(log, "servers"), empty_like(log, "requests")
     interval: int | None = None
     spoken: Floats | None = None
-    if len(steps) or not len(decode):
-        rows = empty_like(log, "request_steps")
-        if not len(rows) and len(steps):
-            rows = _rows_of_steps(steps)
+    if len(heads) or not len(decode):
+        rows = _request_steps(log)
+        if not len(rows) and len(heads):
+            rows = _rows_of_steps(empty_like(log, "steps"))
         kind = Kind.STEP_LINES if cols.has(rows, "request_id") else Kind.STEP_LINES_NO_REQUESTS
         kind = kind if len(rows) else Kind.NOTHING
     else:
         rows, kind, interval = _rows_of_decode(log, decode, servers, requests)
     own = own_rows(rows, requests, getattr(log, "own_requests", None))
     if own.any():
-        rows = rows[~own]
-    rows = rows.reset_index(drop=True)
+        rows = _without(rows, own)
+    rows = rows.copy(deep=False)
+    rows.index = pd.RangeIndex(len(rows))
+    by_stream = services_by_stream(heads, decode, _heads(rows))
     if kind in (Kind.DECODE_STEPS, Kind.DECODE_WINDOWS):
         spoken = _spoken(rows, decode, servers)
+    if len(rows) >= LONG:
+        return_large_arrays()
+        give_back()
     made = _from_rows(rows, kind, spoken)
+    if len(rows) >= LONG:
+        give_back()
     made.log_interval = interval
     made.excluded = {EXCLUDED: int(own.sum()), **made.excluded} if own.any() else made.excluded
     if kind is Kind.DECODE_WINDOWS:
@@ -66,12 +77,47 @@ def build(log: Any) -> Basis:
         made.notes.append(PLAIN)
     elif (made.speculative == 0.0).any():
         made.notes.append(PLAIN_IN_PART)
-    if len(steps):
+    if len(heads):
         add_decode_context(made, decode)
-    _add_starts(made, servers, services_by_stream(steps, decode, rows))
+    _add_starts(made, servers, by_stream)
     add_requests(made, requests)
     add_graph(made, decode)
+    _shrink(made)
+    if len(made) >= LONG:
+        give_back()
     return made
+
+
+def _step_heads(log: Any) -> pd.DataFrame:
+    """Return the first step of each stream; of a log that cannot tell them, all steps."""
+    heads = getattr(log, "heads", None)
+    return heads("steps") if callable(heads) else empty_like(log, "steps")
+
+
+def _heads(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the first row of each stream."""
+    return rows.drop_duplicates("stream") if "stream" in rows else rows.head(0)
+
+
+def _request_steps(log: Any) -> pd.DataFrame:
+    """Return the rows of a join: those that are there, else such that nobody else holds."""
+    fresh = getattr(log, "fresh_request_steps", None)
+    return fresh() if callable(fresh) else empty_like(log, "request_steps")
+
+
+def _shrink(made: Basis) -> None:
+    """Hold numbers in 32 bits where they fit, and a column of one value as that value: the rows of a million steps are 2 to 4 million."""
+    for name, kind in Basis.__annotations__.items():
+        if kind not in ("Floats", "Ints", "Codes", "Bools", "Numbers"):
+            continue
+        values = getattr(made, name)
+        if not len(values):
+            continue
+        first = values[0]
+        if (values == first).all() or (kind == "Floats" and np.isnan(first) and bool(np.isnan(values).all())):
+            setattr(made, name, np.broadcast_to(first, len(values)))
+        elif kind == "Numbers" and values.min() >= -(2**31) and values.max() < 2**31:
+            setattr(made, name, values.astype(np.int32))
 
 
 def _rows_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
@@ -132,74 +178,87 @@ def _spoken(rows: pd.DataFrame, decode: pd.DataFrame, servers: pd.DataFrame) -> 
 
 
 def _from_rows(rows: pd.DataFrame, kind: Kind, spoken: Floats | None) -> Basis:
+    """Make the basis of rows; columns are taken out of them as they are read, so that a long log is not held twice."""
     n = len(rows)
+
+    def take(name: str) -> Floats:
+        values = floats(rows, name)
+        _drop(rows, name)
+        return values
+
     time = microseconds(rows)
     batch = floats(rows, "batch_size")
     batch[batch < 1] = np.nan
-    step_ms = floats(rows, "step_time_ms") if "step_time_ms" in rows else floats(rows, "step_us") / 1000.0
+    stream, streams = _codes(rows, "stream")
+    step = _step_codes(rows, stream, time, batch)
+    request, requests = _codes(rows, "request_id")
+    text = _texts(rows, request)
+    _drop(rows, "where", "request_id", "stream", "time_us", "time", "batch_size", "trusted")
+    if n >= LONG:
+        give_back()
+    step_ms = take("step_time_ms") if "step_time_ms" in rows else take("step_us") / 1000.0
     bad = np.isfinite(step_ms) & (step_ms <= 0)
     step_ms[bad] = np.nan
-    tokens = floats(rows, "tokens")
+    tokens = take("tokens")
     absurd = (np.abs(np.nan_to_num(step_ms)) > ABSURD_MS) | (np.abs(np.nan_to_num(tokens)) > ABSURD_TOKENS)
     step_ms[absurd] = tokens[absurd] = np.nan
     negative = np.isfinite(tokens) & (tokens < 0)
     tokens[negative] = np.nan
-    stream, streams = _codes(rows, "stream")
-    step = _step_codes(rows, stream, time, batch)
-    weight = floats(rows, "weight")
+    weight = take("weight")
     weight = np.where(np.isfinite(weight) & (weight > 0), weight, 1.0 / np.where(np.isfinite(batch), batch, 1.0))
-    order = np.lexsort((floats(rows, "slot"), step, stream, time))
+    order = np.lexsort((take("slot"), step, stream, time))
     first = np.zeros(n, dtype=bool)
     first[order[~pd.Series(step[order]).duplicated().to_numpy()]] = True
-    context, generated = floats(rows, "context_len"), floats(rows, "generated_len")
+    context, generated = take("context_len"), take("generated_len")
     context[(context < 0) | (context > ABSURD_CONTEXT)] = np.nan
     generated[(generated < 0) | (generated > ABSURD_CONTEXT)] = np.nan
-    batch_context = floats(rows, "batch_context")
+    batch_context = take("batch_context")
     # a request whose committed tokens are far from what it got was joined wrongly; a few tokens do not matter to its context
-    off = np.abs(floats(rows, "reconciled"))
+    off = np.abs(take("reconciled"))
     doubtful = np.isfinite(off) & (off > np.maximum(FAR_OFF_TOKENS, FAR_OFF_SHARE * np.nan_to_num(context)))
+    del off
     context[doubtful] = generated[doubtful] = batch_context[doubtful] = np.nan
     alone = ~np.isfinite(batch_context) & np.isfinite(context)
     batch_context[alone] = context[alone] * np.where(np.isfinite(batch[alone]), batch[alone], 1.0)
-    longest = generated.copy()
+    longest = generated
     if n and np.nanmax(np.nan_to_num(batch), initial=0.0) > 1:
         longest = pd.Series(generated).groupby(step).transform("max").to_numpy(np.float64)
-    request, requests = _codes(rows, "request_id")
-    why, reasons = _codes(rows, "step_time_why" if "step_time_why" in rows else "step_why")
-    boot, boots = _codes(rows, "boot_id")
+    why, reasons = _small(_codes(rows, "step_time_why" if "step_time_why" in rows else "step_why"))
+    boot, boots = _small(_codes(rows, "boot_id"))
+    nothing = np.broadcast_to(np.nan, n)
     if spoken is None:
-        spoken = np.ones(n)  # a server that writes step lines speculates
+        spoken = np.broadcast_to(1.0, n)  # a server that writes step lines speculates
     made = Basis(
         tokens=tokens,
         step_ms=step_ms,
-        elapsed_us=np.full(n, np.nan),
+        elapsed_us=nothing,
         context=context,
         batch_context=batch_context,
         generated=generated,
         longest=longest,
-        prompt=floats(rows, "prompt_len"),
+        prompt=take("prompt_len"),
         batch=batch,
-        uptime_s=np.full(n, np.nan),
-        cached=np.full(n, np.nan),
-        graph_off=np.full(n, np.nan),
-        budget=floats(rows, "budget"),
+        uptime_s=nothing,
+        cached=nothing,
+        graph_off=nothing,
+        budget=take("budget"),
         speculative=spoken,
         time_us=time,
-        run=np.ones(n, dtype=np.int64),
-        cluster=request.copy(),
-        text=_texts(rows, request),
-        stretch=np.zeros(n, dtype=np.int64),
+        run=np.broadcast_to(np.int64(1), n),
+        cluster=request,
+        text=text,
+        stretch=np.broadcast_to(np.int64(0), n),
         stream=stream,
         step=step,
-        service=np.zeros(n, dtype=np.int32),
+        service=np.broadcast_to(np.int32(0), n),
         family=_families(stream, streams),
         weight=weight,
         first=first,
         known=request >= 0,
-        why_code=why.astype(np.int32),
+        why_code=why,
         request_code=request.astype(np.int32),
-        boot_code=boot.astype(np.int32),
-        matched_code=np.full(n, -1, dtype=np.int32),
+        boot_code=boot,
+        matched_code=np.broadcast_to(np.int32(-1), n),
         stream_names=streams,
         why_names=reasons,
         request_names=requests,
@@ -208,7 +267,7 @@ def _from_rows(rows: pd.DataFrame, kind: Kind, spoken: Floats | None) -> Basis:
     )
     for name in MORE:
         if cols.has(rows, name):
-            made.more[name] = floats(rows, name).astype(np.float32)
+            made.more[name] = take(name).astype(np.float32)
     if cols.has(rows, "matched"):
         made.matched_code, made.matched_names = _small(_codes(rows, "matched"))
     _count(made, {"bad": bad, "negative": negative, "absurd": absurd, "doubtful": doubtful})
@@ -216,6 +275,18 @@ def _from_rows(rows: pd.DataFrame, kind: Kind, spoken: Floats | None) -> Basis:
     made.elapsed_us = _elapsed(made)
     _add_stretches(made)
     return made
+
+
+def _drop(rows: pd.DataFrame, *names: str) -> None:
+    for name in names:
+        if name in rows:
+            del rows[name]
+
+
+def _without(rows: pd.DataFrame, out: Bools) -> pd.DataFrame:
+    """Return the other rows, column by column: a long table is not held twice."""
+    rows, kept = rows.copy(deep=False), ~out
+    return pd.DataFrame({name: rows.pop(name).array[kept] for name in map(str, rows.columns.tolist())}, copy=False)
 
 
 def _count(made: Basis, odd: dict[str, Bools]) -> None:
@@ -238,8 +309,9 @@ def _sort(made: Basis, order: Ints) -> None:
     if np.array_equal(order, np.arange(len(order))):
         return
     for name, kind in Basis.__annotations__.items():
-        if kind in ("Floats", "Ints", "Codes", "Bools"):
-            setattr(made, name, getattr(made, name)[order])
+        if kind in ("Floats", "Ints", "Codes", "Bools", "Numbers"):
+            values = getattr(made, name)
+            setattr(made, name, values if not any(values.strides) else values[order])
     made.more = {name: values[order] for name, values in made.more.items()}
 
 
@@ -258,6 +330,13 @@ def _elapsed(made: Basis) -> Floats:
     return by_step[made.step]
 
 
+_BEGINS_ANEW = ("first", "boot", "restart", "prefill_between", "after_idle", "gap")
+"""What lies before the first step of another request."""
+
+FEWEST_PARTS = 8
+"""With fewer stretches between prefills than this, blocks of steps are taken."""
+
+
 def _add_stretches(made: Basis) -> None:
     """Put steps in a row into blocks, which stand for requests where these cannot be told apart."""
     if not len(made):
@@ -268,12 +347,25 @@ def _add_stretches(made: Basis) -> None:
     made.stretch = pd.factorize((made.stream + 1) * (int(block.max()) + 1) + block)[0].astype(np.int64)
     requests, texts = len(np.unique(made.cluster[made.known])), len(np.unique(made.text[made.known]))
     lone = made.cluster < 0
-    made.cluster[lone] = made.cluster.max(initial=-1) + 1 + made.stretch[lone]
-    made.text[lone] = made.text.max(initial=-1) + 1 + made.stretch[lone]
+    unknown = _between_prefills(made, lone) if lone.any() else made.stretch
+    made.cluster[lone] = made.cluster.max(initial=-1) + 1 + unknown[lone]
+    made.text[lone] = made.text.max(initial=-1) + 1 + unknown[lone]
     if texts < requests:
         made.notes.append(
             f"{requests} requests have at most {texts} distinct prompts: repeats say nothing of other texts, and are taken as one"
         )
+
+
+def _between_prefills(made: Basis, lone: Bools) -> Ints:
+    """Return what stands for the request of rows that tell none: the steps between two prefills, blocks of steps where there are few.
+
+    The steps from one prefill to the next are of the same texts, however many they are: blocks of them would count one text several times.
+    """
+    cuts = [i for i, name in enumerate(made.why_names) if str(name) in _BEGINS_ANEW]
+    begins = made.first & np.isin(made.why_code, cuts)
+    part = pd.Series(begins).groupby(made.stream).cumsum().to_numpy(np.int64)
+    block = pd.factorize((made.stream + 1) * (int(part.max(initial=0)) + 1) + part)[0].astype(np.int64)
+    return block if len(np.unique(block[lone])) >= FEWEST_PARTS else made.stretch
 
 
 def _add_starts(made: Basis, servers: pd.DataFrame, by_stream: dict[str, str]) -> None:

@@ -27,7 +27,9 @@ def add_requests(basis: Basis, requests: pd.DataFrame) -> None:
     rows = at[found].astype(np.int64)
     cached, prompt = floats(requests, "cached_tokens"), floats(requests, "prompt_tokens")
     share = np.divide(cached, prompt, out=np.full(len(cached), np.nan), where=prompt > 0)
-    basis.cached[found] = np.where(np.isfinite(share[rows]), (share[rows] >= CACHED_SHARE).astype(float), np.nan)
+    made = np.full(len(basis), np.nan)
+    made[found] = np.where(np.isfinite(share[rows]), (share[rows] >= CACHED_SHARE).astype(float), np.nan)
+    basis.cached = made
 
 
 def add_graph(basis: Basis, decode: pd.DataFrame) -> None:

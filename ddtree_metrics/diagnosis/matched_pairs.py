@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.diagnosis.causes import STEP, Causes
-from ddtree_metrics.diagnosis.model import VIF_LIMIT
-from ddtree_metrics.steps.basis import Basis as Panel
+from ddtree_metrics.diagnosis.causes import STEP
+from ddtree_metrics.diagnosis.reasons import Why
+from ddtree_metrics.diagnosis.study import Findings
+from ddtree_metrics.metrics.confounding import APART, TOGETHER
+from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Floats
 
 NEAR = 0.1
@@ -22,7 +24,11 @@ NEAR = 0.1
 FAR = 0.4
 """... and far apart if they differ by this share of the range."""
 
-RISE_TOGETHER = 0.98
+FEW_CLUSTERS = 12
+"""With fewer requests the model says too little, and pairs are looked at."""
+
+MOST_CELLS = 400
+"""Of more requests there are too many pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +87,9 @@ def tell_apart(
     by_b = _differences(y, b, i, j, near_a & far_b)  # at equal first, the second differs
     by_a = _differences(y, a, i, j, near_b & far_a)
     if by_a is None or by_b is None:
-        together = bool(abs(r) > RISE_TOGETHER)
+        together = bool(abs(r) > TOGETHER)
         said = (
-            f"{_name(first)} and {_name(second)} rise together (|r| > {RISE_TOGETHER})"
+            f"{_name(first)} and {_name(second)} rise together (|r| > {TOGETHER:.2f})"
             if together
             else f"no two measurements at equal {_name(first)} or {_name(second)} can be compared"
         )
@@ -130,15 +136,15 @@ def _pair(x: Floats, i: np.ndarray, j: np.ndarray, at: int) -> str:
     return f"{x[i[at]]:.4g} / {x[j[at]]:.4g}"
 
 
-def context_or_uptime(panel: Panel, causes: Causes, least: float) -> Apart:
+def context_or_uptime(panel: Basis, found: Findings, least: float) -> Apart:
     """Tell context and uptime apart by pairs of requests, for where the model of step time cannot."""
-    if any("hardly varies" in causes.untested.get((name, STEP), "") for name in ("context", "uptime")):
+    if any(r is not None and r.kind is Why.HARDLY_VARIES for r in (found.lacking.get((name, STEP)) for name in ("context", "uptime"))):
         return Apart()
-    model = causes.models.get(STEP)
-    if model is not None and {"context", "uptime"} <= set(model.names) and model.clusters >= 12:
-        inflated = model.vif[[model.names.index("context"), model.names.index("uptime")]]
-        if inflated.max() <= VIF_LIMIT:
-            return Apart()
+    model = found.steps.model
+    both = model is not None and {"context", "uptime"} <= set(model.added)
+    enough = len(np.unique(found.steps.cells.owner)) >= FEW_CLUSTERS
+    if model is not None and both and enough and max(model.vif["context"], model.vif["uptime"]) <= APART:
+        return Apart()
     use = panel.timed & panel.counted & np.isfinite(panel.context) & np.isfinite(panel.uptime_s) & (panel.batch <= 1.5)
     if use.sum() < 3:
         return Apart()
@@ -150,7 +156,7 @@ def context_or_uptime(panel: Panel, causes: Causes, least: float) -> Apart:
             "ms": panel.step_ms[use],
         }
     )
-    if cell["cell"].nunique() > 400:
+    if cell["cell"].nunique() > MOST_CELLS:
         return Apart()
     per = cell.groupby("cell").agg(context=("context", "mean"), uptime_min=("uptime_min", "mean"), ms=("ms", "mean"))
     per["tok_per_s"] = 1000 / per["ms"]  # at one token a step: it is the step time that these two are told apart for

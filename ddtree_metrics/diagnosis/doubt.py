@@ -1,0 +1,142 @@
+"""How sure an estimate is: what is independent of what among cells, and how far two starts of a server differ for no reason.
+
+Cells of one request share its text; cells of one minute share a clock, a heat and the neighbours on the host. So the variance of an
+estimate is taken over requests and over blocks of time of several lengths, and the largest counts (cluster-robust, CR1; Cameron, Gelbach
+and Miller, 2011, for more than one way to cluster; batch means for the blocks). A start of a server is one observation of everything that
+differs from start to start, however many steps it has: contrasts of starts carry a floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from ddtree_metrics.diagnosis.result import Interval
+from ddtree_metrics.steps.frames import Floats, Ints
+
+BLOCKS_S = (15.0, 60.0, 240.0)
+"""Lengths of blocks of time, in seconds."""
+
+FEWEST_BLOCKS = 8
+"""A partition into fewer parts says too little of a variance."""
+
+START_FLOOR = 0.02
+"""Standard deviation of the log of step time from one start of a server to the next when nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Ways to cut cells into parts that are taken as independent: one array of codes for each."""
+
+    names: tuple[str, ...]
+    codes: tuple[Ints, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, owner: Ints, time_us: Ints, run: Ints, *, blocks: bool = True) -> Partitions:
+        """Cut by owner, and by blocks of time within each server start.
+
+        Parameters
+        ----------
+        owner, time_us, run : ndarray of int
+            Whose text it is; when (-1: not known); of which server start.
+        blocks : bool
+            Whether neighbours in time depend on each other.
+        """
+        made: list[tuple[str, Ints]] = [("requests", np.unique(owner, return_inverse=True)[1])]
+        known = time_us >= 0
+        if blocks and len(owner) and known.all():
+            span = float(time_us.max() - time_us.min()) / 1e6
+            lengths = [s for s in BLOCKS_S if s * FEWEST_BLOCKS <= span] or [max(span / FEWEST_BLOCKS, 1e-3)]
+            if span / 12 > 2 * lengths[-1]:
+                lengths.append(span / 12)
+            for seconds in lengths:
+                place = ((time_us - time_us.min()) / (seconds * 1e6)).astype(np.int64)
+                both = np.unique(np.column_stack([run, place]), axis=0, return_inverse=True)[1]
+                made.append((f"blocks of {seconds:.0f} s", both.reshape(-1)))
+        sizes = [int(c.max(initial=-1)) + 1 for _, c in made]
+        keep = [i for i, n in enumerate(sizes) if n >= FEWEST_BLOCKS] or [int(np.argmax(sizes))]
+        return cls(tuple(made[i][0] for i in keep), tuple(np.asarray(made[i][1]) for i in keep), tuple(sizes[i] for i in keep))
+
+    def variance(self, score: Floats, terms: int = 1) -> tuple[float, int]:
+        """Return the largest variance of a sum of scores over the partitions, and the degrees of freedom of it.
+
+        Parameters
+        ----------
+        score : ndarray of shape (cells,)
+            What each cell adds to the error of the estimate.
+        terms : int
+            Parameters that were fitted.
+        """
+        best, dof = 0.0, 1
+        for codes, size in zip(self.codes, self.sizes, strict=True):
+            if size < 2:
+                continue
+            sums = np.bincount(codes, score, size)
+            value = float((sums**2).sum()) * size / (size - 1)
+            # few parts may carry all of it: as many degrees of freedom as parts that count (Carter, Schnepel and Steigerwald, 2017)
+            share = np.bincount(codes, np.abs(score), size)
+            effective = float(share.sum()) ** 2 / max(float((share**2).sum()), 1e-300)
+            free = int(max(min(effective, size - 1.0), 1.0))
+            if value > best or dof == 1:
+                best, dof = max(value, best), max(free, 2)
+        return best, dof
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number on the log scale (or any other), its standard error and degrees of freedom; NaN where it cannot be told."""
+
+    value: float = float("nan")
+    se: float = float("nan")
+    dof: int = 1
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number."""
+        return bool(np.isfinite(self.value))
+
+    @property
+    def sure(self) -> bool:
+        """Whether there is an interval as well."""
+        return bool(np.isfinite(self.value) and np.isfinite(self.se))
+
+    def reach(self, level: float) -> float:
+        """Return half the width of the interval."""
+        return float(stats.t.ppf(0.5 + level / 2, self.dof)) * self.se if self.sure else float("inf")
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """Return both ends of the interval; infinite where there is none."""
+        return self.value - self.reach(level), self.value + self.reach(level)
+
+    def ratio(self, level: float) -> Interval:
+        """Return the exponential with its interval."""
+        if not self.known:
+            return Interval()
+        if not self.sure:
+            return Interval(float(np.exp(self.value)))
+        low, high = self.ends(level)
+        return Interval(float(np.exp(self.value)), float(np.exp(max(low, -50))), float(np.exp(min(high, 50))))
+
+    def plain(self, level: float, unit: str) -> Interval:
+        """Return the number itself with its interval."""
+        if not self.known:
+            return Interval(unit=unit)
+        low, high = self.ends(level)
+        return Interval(self.value, low, high, unit) if self.sure else Interval(self.value, unit=unit)
+
+    def minus(self, other: Estimate) -> Estimate:
+        """Return the difference of two independent estimates."""
+        if not (self.known and other.known):
+            return Estimate()
+        se = float(np.hypot(self.se, other.se)) if self.sure and other.sure else float("nan")
+        return Estimate(self.value - other.value, se, min(self.dof, other.dof))
+
+    def with_floor(self, floor: float) -> Estimate:
+        """Return it with a standard error that is larger by an independent one."""
+        return Estimate(self.value, float(np.hypot(self.se, floor)), self.dof)
+
+
+UNKNOWN = Estimate()
