@@ -220,6 +220,69 @@ def test_a_flag_is_not_blamed_for_a_number_that_it_cannot_reach(name, tmp_path):
     assert "flags" not in {h.key for h in d.causes}
 
 
+# -- starts and services ---------------------------------------------------------------------------------------------------------
+
+
+def two_starts(second: dict[str, str], *, cut: bool) -> Any:
+    """Sixteen requests on each side of a restart after which steps take 60 % longer; the second start line may be cut."""
+    parts = [
+        request(
+            f"{run}-{i}", steps=40, ms=32.0 if run else 20.0, tokens=(4, 5, 3), context=300 + 140 * i, at=1000.0 * run + 10 + 8 * i, seed=i
+        )
+        for run in range(2)
+        for i in range(16)
+    ]
+    first = {"attention_backend": "triton", "page_size": "1", "tp_size": "8"}
+    started = servers((0.0, "a", first), (1000.0, "a", second)).assign(args_cut=[False, cut])
+    return log_of(pd.concat(parts, ignore_index=True), servers=started)
+
+
+def test_a_flag_beyond_the_cut_of_a_start_line_is_unknown_and_not_unset():
+    # the second line was cut behind page_size: tp_size and attention_backend may have been given, or not
+    d = diagnose(two_starts({"page_size": "64"}, cut=True))
+    pair = next(c for c in d.comparisons if c.kind == "runs")
+    assert [(f.flag, f.before, f.after) for f in pair.flags] == [("page_size", "1", "64")]
+    # steps got slower with it, but a flag beyond the cut may have done it
+    assert pair.direction_equal == "slower"
+    assert pair.flags[0].status == "cannot tell"
+    assert "flags beyond the cut are not known" in pair.flags[0].evidence
+
+
+def test_the_same_flag_is_the_cause_where_the_start_line_is_whole():
+    d = diagnose(two_starts({"page_size": "64", "attention_backend": "triton", "tp_size": "8"}, cut=False))
+    pair = next(c for c in d.comparisons if c.kind == "runs")
+    assert [(f.flag, f.status) for f in pair.flags] == [("page_size", "supported")]
+    # 32 / 20 ms
+    assert pair.step_time_ratio_equal.value == pytest.approx(1.6, rel=0.02)
+
+
+def test_two_services_of_one_log_are_not_compared_as_two_starts():
+    parts = []
+    for service, ms in (("fast.service", 20.0), ("slow.service", 45.0)):
+        for i in range(12):
+            made = request(f"{service}-{i}", steps=40, ms=ms, tokens=(3, 4), context=300 + 90 * i, at=30.0 * i, seed=i)
+            parts.append(made.assign(unit=service, host="gpu", stream=f"gpu|a|{service}|"))
+    rows = pd.concat(parts, ignore_index=True)
+    d = diagnose(log_of(rows))
+    assert not [c for c in d.comparisons if c.kind == "runs"]
+    asked = diagnose(log_of(rows), before="unit:fast.service", after="unit:slow.service")
+    # 45 / 20 ms
+    assert asked.comparisons[0].step_time_ratio_equal.value == pytest.approx(2.25, rel=0.02)
+    assert asked.direction == "slower"
+    with pytest.raises(ddt.errors.MetricError, match=r"no row is of unit 'fats.service': the log has 2 services"):
+        diagnose(log_of(rows), before="unit:fats.service")
+
+
+def test_how_much_could_be_timed_is_said_where_it_is_little():
+    rows = pd.concat([request(f"r{i}", steps=40, ms=20.0, tokens=(3, 4), context=300 + 90 * i, at=30.0 * i) for i in range(10)])
+    late = rows.index % 4 > 0  # three of four intervals hold a prefill
+    rows = rows.assign(step_us=np.where(late, np.nan, rows["step_us"]), step_why=np.where(late, "prefill_between", None)).reset_index(
+        drop=True
+    )
+    d = diagnose(log_of(rows))
+    assert any("100 of 400 steps could be timed (25 %)" in line for line in d.cannot_tell)
+
+
 # -- how it is made ----------------------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,9 @@ from ddtree_metrics.times import format_us
 
 GIVE_REQUESTS = "give the requests (--requests FILE), or a log with its Decode batch lines: without them the context is not known"
 
+USABLE = 0.5
+"""Where a smaller share of the steps could be timed than this, it is said."""
+
 NEXT = 6
 """So many things to measure next are listed."""
 
@@ -498,6 +501,12 @@ def _open_questions(panel: Basis, shown: Sequence[Comparison], hypotheses: Seque
         if c.flags and any(f.reach != "none" for f in c.flags) and len(c.flags) > 1 and c.direction_equal not in ("unchanged", None):
             which = f"Which of the {len(c.flags)} flags that changed before {c.after}"
             said.append(f"{which}: by data alone they cannot be told apart, they changed in one restart.")
+    steps, timed = int(panel.first.sum()), int(panel.timed.sum())
+    if steps and timed < USABLE * steps:
+        what = "window" if panel.windows else "step"
+        said.append(
+            f"{timed:,} of {plural(steps, what)} could be timed ({100 * timed / steps:.0f} %): what is said of step time rests on these."
+        )
     said += [f"{n[0].upper()}{n[1:]}." for n in panel.notes]
     return list(dict.fromkeys(said))
 
