@@ -41,6 +41,9 @@ SUDDEN = 0.5
 EPISODE_SHARE, EPISODE_S = 0.2, 300.0
 """A level that returns within this share of the run and so many seconds is an episode, no break."""
 
+SETTLES_MIN = 1.0
+"""A level that is reached in fewer minutes than this is the first requests of a start, and no server that gets warm."""
+
 RETURNS = 0.4
 """... if what is left of the change is less than this share of it."""
 
@@ -391,7 +394,7 @@ def _settling(on: str, run: int, series: Floats, level: Floats, time_us: Ints, l
     best: tuple[float, float, float] | None = None
     for share in np.linspace(0.03, 0.5, 24):
         until = share * float(minutes[-1])
-        if until <= 0:
+        if until < SETTLES_MIN:
             continue
         ramp = np.minimum(minutes / until, 1.0)
         x = np.column_stack([np.ones(n), ramp])
@@ -399,7 +402,8 @@ def _settling(on: str, run: int, series: Floats, level: Floats, time_us: Ints, l
         loss = float(((series - x @ beta) ** 2).sum())
         if best is None or loss < best[0]:
             best = (loss, until, float(beta[1]))
-    assert best is not None
+    if best is None:
+        return []
     _, until, size = best
     ramp = np.minimum(minutes / until, 1.0)
     straight = np.column_stack([np.ones(n), minutes / minutes[-1]])

@@ -14,7 +14,7 @@ from ddtree_metrics.diagnosis import observed, say, verdict
 from ddtree_metrics.diagnosis.breaks import Break, Episodes, find_breaks
 from ddtree_metrics.diagnosis.causes import CAUSES, STEP, TOKENS, Cause
 from ddtree_metrics.diagnosis.compare import contrast, judge
-from ddtree_metrics.diagnosis.doubt import START_FLOOR
+from ddtree_metrics.diagnosis.doubt import START_FLOOR, Estimate
 from ddtree_metrics.diagnosis.flags import Changed, judged
 from ddtree_metrics.diagnosis.groups import pick
 from ddtree_metrics.diagnosis.hypotheses import Named, listed
@@ -384,6 +384,10 @@ def _in_time(panel: Basis, breaks: Sequence[Break], asked: Study) -> list[Compar
         part = np.where(mine, np.where(panel.time_us >= found.time_us, 2, 1), 0).astype(np.int64)
         one = _pair(panel, "break", "before it", "after the break", part, _within_a_start(asked), strict)
         one.broken = found
+        # the break is of one number: the noise of the other is no doubt about it
+        still = Estimate(0.0, 0.0, 100)
+        step, tokens = (one.seen.step_equal, still) if found.on == STEP else (still, one.seen.tokens_equal)
+        one.equal = judge(step, tokens, asked, strict=strict)
         made.append(one)
     return made
 

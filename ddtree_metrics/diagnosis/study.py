@@ -15,7 +15,7 @@ from ddtree_metrics.diagnosis.doubt import Estimate, Partitions
 from ddtree_metrics.diagnosis.reasons import Reason, Why, because
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Interval
 from ddtree_metrics.diagnosis.step_model import BEND, StepModel, fit_steps
-from ddtree_metrics.diagnosis.token_model import SIDE, TokenModel, fit_tokens, halves, likelihood, linear
+from ddtree_metrics.diagnosis.token_model import TokenModel, fit_tokens, halves, likelihood, linear
 from ddtree_metrics.metrics.confounding import APART
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
@@ -249,7 +249,7 @@ def _lacks(cause: Cause, known: Floats, n: int) -> Reason | None:
             return because(Why.ALWAYS, rows=len(known), **what)
         return None
     low, high = float(known.min()), float(known.max())
-    few = cause.unit is REQUESTS and min((known == low).mean(), (known != low).mean()) < RARE
+    few = cause.unit is REQUESTS and 1.0 - np.unique(known, return_counts=True)[1].max() / len(known) < RARE
     if high - low <= cause.unit.least_span or high - low < SAME_CONTEXT * abs(float(known.mean())) or few:
         return because(Why.HARDLY_VARIES, low=low, high=high, **what)
     return None
@@ -477,17 +477,17 @@ def _judge_step(panel: Basis, steps: Steps, cause: Cause, part: Ints, asked: Stu
     if cause.term == "uptime":
         _long_enough(panel, cells, made)
     if made.status == SUPPORTED and cause.few:
-        few = _visits(values, cells)
+        few = _visits(values, cells, (made.low + made.high) / 2)
         if min(few) < FEWEST_REQUESTS:
             made.status, made.goes_with = CANNOT_TELL, True
             made.reasons = (because(Why.FEW_STEPS, low=few[0], high=few[1], least=FEWEST_REQUESTS, term=cause.term),)
     return made
 
 
-def _visits(values: Floats, cells: Cells) -> tuple[int, int]:
+def _visits(values: Floats, cells: Cells, edge: float) -> tuple[int, int]:
     """Count how often a quantity was on its lower and on its upper side, in the order of time: what is seen once is seen once."""
     order = np.lexsort((cells.time_us, cells.run))
-    upper = values[order] > float(values.min()) + SIDE * float(np.ptp(values))
+    upper = values[order] > edge
     owner = cells.owner[order]
     new = np.r_[True, (upper[1:] != upper[:-1]) | (owner[1:] != owner[:-1])]
     return int((new & ~upper).sum()), int((new & upper).sum())

@@ -152,6 +152,9 @@ def whole(comparisons: Sequence[Compared], named: Sequence[Named], found: Findin
     if context is not None and context.raw.direction in ("slower", "faster"):
         why = "text" if context.raw.kind in ("acceptance", "both") else "unexplained"
         return Verdict("cannot_tell", "cannot_tell", context, why=why, open=context)
+    broken = [n for n in named if n.breaks and n.status == SUPPORTED]
+    if broken:
+        return _small_break(in_time, broken)
     undecided = [c for c in (*in_time, *([context] if context else []), *([parts] if parts else [])) if _open(c)]
     if not comparisons or undecided:
         worst = undecided[0] if undecided else None
@@ -168,6 +171,15 @@ def _cost(n: Named, comparisons: Sequence[Compared]) -> float:
     kind = "context" if n.key in CONTEXT_KEYS else n.term
     own = next((c for c in comparisons if c.seen.kind == kind), None)
     return max(-own.seen.speed.value, 0.0) if own is not None and own.seen.speed.known else n.strength
+
+
+def _small_break(in_time: Sequence[Compared], broken: list[Named]) -> Verdict:
+    """Conclude from a break that is sure, and too small for its two levels to be told from the least change that counts."""
+    main = max((c for c in in_time if c.broken is not None), key=lambda c: abs(c.broken.size.value) if c.broken is not None else 0.0)
+    assert main.broken is not None
+    on_steps = main.broken.on == STEP
+    slower = (main.broken.size.value > 0) == on_steps
+    return Verdict("step_time" if on_steps else "acceptance", "slower" if slower else "faster", main, broken)
 
 
 def _open(c: Compared) -> bool:
