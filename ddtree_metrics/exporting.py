@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
-from ddtree_metrics.datasets import DatasetWriter
 from ddtree_metrics.errors import OutputError
-from ddtree_metrics.placing import make_folder
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
-from ddtree_metrics.writing import FileWriter, open_writer
+from ddtree_metrics.tables.atomic import make_folder
+from ddtree_metrics.tables.datasets import DatasetWriter
+from ddtree_metrics.tables.writers import FileWriter, open_writer
 
 if TYPE_CHECKING:
     from ddtree_metrics.log import Log

@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
 from ddtree_metrics.coverage import Coverage
-from ddtree_metrics.datasets import read_tables
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged
 from ddtree_metrics.memory import give_back, return_large_arrays
 from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text, start_reading, zone_of
-from ddtree_metrics.overlaps import Overlap
-from ddtree_metrics.packed import PACKED_ROWS, Packed, pack
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
 from ddtree_metrics.steps.conventions import Conventions
+from ddtree_metrics.tables.datasets import read_tables
+from ddtree_metrics.tables.overlaps import Overlap
+from ddtree_metrics.tables.packed import PACKED_ROWS, Packed, pack
 from ddtree_metrics.times import parse_window
 
 if TYPE_CHECKING:
@@ -232,11 +232,11 @@ class Log:
 
     @functools.cached_property
     def lean_request_steps(self) -> pd.DataFrame:
-        """``request_steps`` in a quarter of the memory: enough for all metrics; see ``ddtree_metrics.join.lean``."""
+        """``request_steps`` in a quarter of the memory: enough for all metrics; see ``ddtree_metrics.join.compact``."""
         if "request_steps" in self._tables:
-            from ddtree_metrics.join import lean_rows
+            from ddtree_metrics.join import compact_rows
 
-            return lean_rows(self._tables["request_steps"])
+            return compact_rows(self._tables["request_steps"])
         return self._joined.lean()
 
     def fresh_request_steps(self) -> pd.DataFrame:

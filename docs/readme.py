@@ -48,7 +48,7 @@ def columns_of(table: str) -> str:
 
 def accepted_names() -> str:
     """Make a Markdown table of the column names that request files may use."""
-    from ddtree_metrics.requests.fields import ACCEPTED
+    from ddtree_metrics.requests.request_fields import ACCEPTED
 
     rows = ["| column | accepted names |", "| --- | --- |"]
     rows += [f"| `{name}` | {', '.join(f'`{n}`' for n in names)} |" for name, names in ACCEPTED.items()]

@@ -75,8 +75,8 @@ def test_the_seed_sweep_reproduces_with_192_tokens_and_not_with_256(ctx: int, pr
 
 
 def test_the_seed_sweep_prints_as_it_was_printed():
-    from ddtree_metrics.bench.result import Plan, Sweep
     from ddtree_metrics.bench.stats import Point
+    from ddtree_metrics.bench.sweep import Plan, Sweep
 
     points = [Point(c, prompt_tok=p, decode_tok_s=r, t_a=a, t_b=b) for c, p, r, a, b in SEED]
     assert Sweep("http://x/v1", Plan(), "m", "p", points).plain() == (

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddtree_metrics import datasets, writing
-from ddtree_metrics.datasets import DatasetWriter, is_stored, read_notes, read_tables, scan_batches
 from ddtree_metrics.errors import DDTreeError, OutputError, SchemaError, SourceDamaged, SourceError, SourceNotFound
 from ddtree_metrics.records import DecodeBatch, Request, TreeStep
 from ddtree_metrics.schema import arrow_schema
-from ddtree_metrics.tables import from_records, to_records
-from ddtree_metrics.writing import open_writer, write_tables
+from ddtree_metrics.tables import datasets, from_records, to_records, writers
+from ddtree_metrics.tables.datasets import DatasetWriter, is_stored, read_notes, read_tables, scan_batches
+from ddtree_metrics.tables.writers import open_writer, write_tables
 
 UTC = timezone.utc
 T0 = datetime(2026, 1, 1, 23, 59, 59, tzinfo=UTC)
@@ -411,4 +410,4 @@ def test_a_file_without_late_metadata_says_the_same(tmp_path: Path, monkeypatch:
     assert pq.read_table(path).schema.equals(arrow_schema(TreeStep))
     assert read_notes(path)["coverage"] == "1"
     assert rows_in(path) == ROWS
-    assert writing.GROUP_ROWS == 262_144
+    assert writers.GROUP_ROWS == 262_144

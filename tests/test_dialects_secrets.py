@@ -6,7 +6,7 @@ import pytest
 
 from ddtree_metrics.dialects import DIALECTS
 from ddtree_metrics.dialects.engine import Parser
-from ddtree_metrics.dialects.redact import is_secret, redact
+from ddtree_metrics.dialects.secrets import is_secret, redact
 from tests.dialect_lines import batch, one, reason, rows
 
 HEAD = "[2026-02-01 10:00:00 TP0] "

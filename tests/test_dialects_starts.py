@@ -8,7 +8,7 @@ import pytest
 
 from ddtree_metrics.dialects import DIALECTS
 from ddtree_metrics.dialects.engine import Parser
-from ddtree_metrics.dialects.redact import redact
+from ddtree_metrics.dialects.secrets import redact
 from ddtree_metrics.errors import BrokenLine
 from tests.dialect_lines import SAMPLES, batch, one, reason, rows
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import ddtree_metrics as ddt
 from ddtree_metrics.cli import main
 from ddtree_metrics.coverage import Coverage
-from ddtree_metrics.writing import FileWriter, open_writer
+from ddtree_metrics.tables.writers import FileWriter, open_writer
 from tests.journals import T0, build, entry
 
 UNIT = "sglang-kimi.service"

@@ -11,10 +11,10 @@ import pytest
 
 import ddtree_metrics as ddt
 from ddtree_metrics.metrics import step_time_bounds
-from ddtree_metrics.metrics.intervals import around, within
+from ddtree_metrics.metrics.confidence import around, within
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.metrics.two_point import Run
-from ddtree_metrics.steps.prompts import prompt_keys
+from ddtree_metrics.steps.repeated_prompts import prompt_keys
 from tests.test_diagnose import two_runs
 
 T0 = 1_777_982_401_000_000

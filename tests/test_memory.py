@@ -13,9 +13,9 @@ from pandas.testing import assert_frame_equal
 import ddtree_metrics as ddt
 from ddtree_metrics import tables
 from ddtree_metrics.errors import DDTreeWarning
-from ddtree_metrics.packed import Packed, pack
 from ddtree_metrics.records import TABLES, TreeStep
 from ddtree_metrics.report.facts import gather
+from ddtree_metrics.tables.packed import Packed, pack
 from tests.simulator import Settings, simulate
 
 TABLES_READ = ("steps", "decode", "prefill", "servers", "events", "requests")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtree_metrics.metrics import WindowKnee, find_window_knee, fit_step_time
-from ddtree_metrics.metrics.intervals import Resampler
+from ddtree_metrics.metrics.confidence import Resampler
 from ddtree_metrics.metrics.knees import Profile, Rows, find_knee, within_jump
 from tests.test_metrics_fits import made_up
 

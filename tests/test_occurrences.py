@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ddtree_metrics as ddt
-from ddtree_metrics.cli.inspect import describe
+from ddtree_metrics.cli.inspect_command import describe
 from ddtree_metrics.reading import Reading
 from ddtree_metrics.sources import open_source
 

@@ -442,7 +442,7 @@ def test_a_figure_that_cannot_be_written_leaves_the_old_file(tmp_path: Path, mon
     def fail(*_: Any, **__: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ddtree_metrics.placing.Beside.write", fail)
+    monkeypatch.setattr("ddtree_metrics.tables.atomic.Beside.write", fail)
     with pytest.raises(OutputError, match="no space is left"):
         plots.save_figure(Figure(), path)
     assert path.read_bytes() == b"old"

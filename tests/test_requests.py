@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ddtree_metrics import tables
 from ddtree_metrics.errors import DDTreeWarning, JoinError, SourceNotFound
 from ddtree_metrics.records import Request, RequestLine
-from ddtree_metrics.requests import complement_requests, fields, read_requests, requests_from_log, tokens_per_step
+from ddtree_metrics.requests import complement_requests, read_requests, request_fields, requests_from_log, tokens_per_step
 from tests.captures import FIXTURES
 from tests.simulator import simulate
 
@@ -507,11 +507,11 @@ def test_missing_files() -> None:
 
 
 def test_every_accepted_name_is_found_and_none_twice() -> None:
-    names = [n for some in fields.ACCEPTED.values() for n in some]
+    names = [n for some in request_fields.ACCEPTED.values() for n in some]
     assert len(names) == len(set(names))
-    assert all(fields.find(n) is not None for n in names)
+    assert all(request_fields.find(n) is not None for n in names)
     documented = read_requests.__doc__ or ""
-    assert all(column in documented for column in fields.ACCEPTED if column not in ("ttft", "e2e"))
+    assert all(column in documented for column in request_fields.ACCEPTED if column not in ("ttft", "e2e"))
 
 
 # -- the log's own lines -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import ddtree_metrics as ddt
-from ddtree_metrics.cli.inspect import describe, lines_of
+from ddtree_metrics.cli.inspect_command import describe, lines_of
 from tests.journals import T0, entry
 
 A, B = "sglang-a.service", "sglang-b.service"

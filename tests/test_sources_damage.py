@@ -76,14 +76,14 @@ def test_half_a_message_is_never_read_as_a_message():
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_damage_to_json_does_not_depend_on_how_a_file_is_cut_into_blocks(size: int, monkeypatch):
-    from ddtree_metrics.sources import streams
+    from ddtree_metrics.sources import byte_streams
 
     lines = TEXT.splitlines()
     lines[2] = lines[2][:40]
     data = ("\n".join(lines)[:-5]).encode()
     whole = open_source(io.BytesIO(data), name="x.json")
     assert messages(whole) == ["line 0", "line 1", "line 3"]
-    monkeypatch.setattr(streams, "CHUNK", size)
+    monkeypatch.setattr(byte_streams, "CHUNK", size)
     cut = open_source(io.BytesIO(data), name="x.json")
     assert messages(cut) == ["line 0", "line 1", "line 3"]
     assert cut.stats == whole.stats
@@ -239,7 +239,7 @@ def test_of_a_folder_of_journal_files_nothing_else_is_read(tmp_path):
     source = open_source(folder)
     assert messages(source) == ["from the journal"]
     assert any("only its journal files were read" in note and "saved.export" in note for note in source.stats.notes)
-    from ddtree_metrics.datasets import is_stored
+    from ddtree_metrics.tables.datasets import is_stored
 
     assert not is_stored(folder)
 
@@ -318,9 +318,9 @@ def test_utf_16_is_read_and_noted(code: str, mark: bool):
 
 
 def test_utf_16_may_come_in_any_pieces(monkeypatch):
-    from ddtree_metrics.sources import streams
+    from ddtree_metrics.sources import byte_streams
 
-    monkeypatch.setattr(streams, "CHUNK", 3)
+    monkeypatch.setattr(byte_streams, "CHUNK", 3)
     assert messages(open_source(io.BytesIO(WINDOWS.encode("utf-16")), name="x"))[0] == "[2026-01-01 00:00:00] größe"
 
 

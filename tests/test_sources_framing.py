@@ -380,12 +380,12 @@ STATEFUL = (
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40, 100, 300])
 def test_lines_do_not_depend_on_how_a_file_is_cut_into_blocks(size: int, monkeypatch):
-    from ddtree_metrics.sources import streams
+    from ddtree_metrics.sources import byte_streams
 
     whole, source = read(STATEFUL, tz=ZoneInfo("Europe/Berlin"))
     stamp = "[2026-01-29 00:52:48 TP0] a"
     assert [r["message"] for r in whole] == [stamp, "rest of a", "b", "plain", "err", "one two", "xy", "c", "d", "end"]
-    monkeypatch.setattr(streams, "CHUNK", size)
+    monkeypatch.setattr(byte_streams, "CHUNK", size)
     cut, again = read(STATEFUL, tz=ZoneInfo("Europe/Berlin"))
     for row in (*cut, *whole):
         row.pop("time_flag")  # whether an hour is in doubt depends on how far one can look ahead

@@ -184,16 +184,16 @@ def test_o18_entries_that_a_clock_step_put_back_are_not_lost(backend: str, tmp_p
 
 def test_a_search_by_time_is_used_for_large_journals_only_if_the_clock_was_not_set(tmp_path, monkeypatch):
     path = build(tmp_path / "a.journal", b"".join(entry(T0 + i * 1_000_000, f"{i}") for i in range(50)))
-    from ddtree_metrics.sources import headers
+    from ddtree_metrics.sources import journal_files
 
-    plain = headers.read_header
+    plain = journal_files.read_header
 
     def large(*words):
         import dataclasses
 
         return dataclasses.replace(plain(*words), entries=10_000_000)
 
-    monkeypatch.setattr(headers, "read_header", large)
+    monkeypatch.setattr(journal_files, "read_header", large)
     source = open_journal(JournalPlace(files=(str(path),)), window=Window(T0 + 40_000_000, T0 + 43_000_000))
     assert source._since(ordered=True) == T0 + 40_000_000
     assert source._since(ordered=False) is None
@@ -422,7 +422,7 @@ def test_names_with_the_characters_of_patterns_are_names(tmp_path):
 
 
 def test_a_missing_file_of_a_sequence_is_noted(tmp_path):
-    from ddtree_metrics.sources.headers import Header, holes
+    from ddtree_metrics.sources.journal_files import Header, holes
 
     def part(name: str, first: int, last: int) -> Header:
         return Header(f"/j/{name}", b"s" * 16, first, last, last - first + 1, 0, 0, False, 0)

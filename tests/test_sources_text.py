@@ -157,7 +157,7 @@ def test_a_file_that_grows_is_read_to_the_end_of_the_line_of_its_opening(tmp_pat
     path.write_bytes(b"one\ntwo and")
     file = path.open("rb")
     from ddtree_metrics.sources import SourceStats
-    from ddtree_metrics.sources.streams import Bytes
+    from ddtree_metrics.sources.byte_streams import Bytes
 
     stream = Bytes(file, "run.log", SourceStats())
     with path.open("ab") as more:
@@ -169,7 +169,7 @@ def test_a_file_that_grows_is_read_to_the_end_of_the_line_of_its_opening(tmp_pat
 
 def test_a_file_cut_while_it_is_read_is_named(tmp_path):
     from ddtree_metrics.sources import SourceStats
-    from ddtree_metrics.sources.streams import Bytes
+    from ddtree_metrics.sources.byte_streams import Bytes
 
     path = tmp_path / "run.log"
     path.write_bytes(b"one\n" * 100)
@@ -271,7 +271,7 @@ def _as_nobody(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     import sys
 
     # everything is imported before the change of user: the interpreter may be in a folder of root
-    head = "import ddtree_metrics.sources.files, ddtree_metrics.sources.journal, ddtree_metrics.sources.journalctl, systemd.journal\n"
+    head = "import ddtree_metrics.sources.open_files, ddtree_metrics.sources.journal, ddtree_metrics.sources.journalctl, systemd.journal\n"
     root = Path(__file__).parent.parent
     return subprocess.run([sys.executable, "-c", head + program, *words], cwd=root, capture_output=True, text=True, check=False)
 
@@ -308,7 +308,7 @@ def test_export_text_is_read_with_its_binary_fields_and_pieces():
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_export_text_may_come_in_any_pieces(size: int):
-    from ddtree_metrics.sources.export import ExportParser
+    from ddtree_metrics.sources.export_format import ExportParser
 
     data = entry(T0, b"one\x00two") + entry(T0 + 1, b"x\ny" * 50) + entry(T0 + 2, b"=a=")
     parser = ExportParser()

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 import ddtree_metrics as ddt
-from ddtree_metrics.cli.inspect import describe, lines_of
+from ddtree_metrics.cli.inspect_command import describe, lines_of
 from ddtree_metrics.sources import JournalPlace, SourceStats, open_journal, open_source, open_sources
-from ddtree_metrics.sources.headers import Header
+from ddtree_metrics.sources.journal_files import Header
 from ddtree_metrics.sources.twins import Twins
 from tests.journals import BOOT, T0, build, entry
 
@@ -150,7 +150,7 @@ def test_equal_entries_of_one_journal_stay_whatever_is_beside_it(tmp_path: Path)
 
 
 def test_one_file_is_read_without_any_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ddtree_metrics.sources.files as files
+    import ddtree_metrics.sources.open_files as files
 
     monkeypatch.setattr(files, "Twice", None)
     (path,) = save(tmp_path, a_log=decode(0) + "\n")

@@ -14,7 +14,7 @@ import pytest
 import ddtree_metrics as ddt
 from ddtree_metrics import metrics
 from ddtree_metrics.diagnosis import diagnose
-from ddtree_metrics.diagnosis.core import basis_of as basis_of_the_diagnosis
+from ddtree_metrics.diagnosis.assembly import basis_of as basis_of_the_diagnosis
 from ddtree_metrics.report.facts import gather
 from ddtree_metrics.steps.basis import Basis, Kind, basis_of
 from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows

@@ -25,12 +25,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddtree_metrics import writing
 from ddtree_metrics.errors import OutputError, SchemaError
 from ddtree_metrics.records import TABLES, DecodeBatch, TreeStep
 from ddtree_metrics.schema import arrow_schema, columns
-from ddtree_metrics.tables import conform, empty, from_records, to_records
-from ddtree_metrics.writing import FolderWriter, format_of, open_writer, write_tables
+from ddtree_metrics.tables import conform, empty, from_records, to_records, writers
+from ddtree_metrics.tables.writers import FolderWriter, format_of, open_writer, write_tables
 
 UTC = timezone.utc
 T0 = datetime(2026, 1, 1, 12, 0, 0, 500000, tzinfo=UTC)
@@ -228,7 +227,7 @@ def test_o19_every_reader_reads_every_file_in_every_order(tmp_path: Path, order:
     import polars as pl
     import pyarrow.dataset as ds
 
-    from ddtree_metrics.datasets import read_tables
+    from ddtree_metrics.tables.datasets import read_tables
 
     one = TreeStep(time=T0, batch_size=1, commit_lens=(4,))
     for name, rows in {"e0": [], "e1": [TreeStep()], "e2": [one]}.items():
@@ -379,7 +378,7 @@ CHILD = """
     import sys
     from ddtree_metrics.tables import from_records
     from ddtree_metrics.records import TreeStep
-    from ddtree_metrics.writing import open_writer
+    from ddtree_metrics.tables.writers import open_writer
     with open_writer(sys.argv[1], TreeStep, force=True) as out:
         rows = from_records([TreeStep(where=str(i)) for i in range(50_000)], TreeStep)
         print("ready", flush=True)
@@ -429,7 +428,7 @@ def through_stdout(format: str, rows: int = 1) -> subprocess.CompletedProcess[by
     code = f"""
         from ddtree_metrics.tables import from_records
         from ddtree_metrics.records import TreeStep
-        from ddtree_metrics.writing import open_writer
+        from ddtree_metrics.tables.writers import open_writer
         with open_writer("-", TreeStep, format={format!r}, metadata={NOTES!r}) as out:
             out.write(from_records([TreeStep(budget=16)] * {rows}, TreeStep))
     """
@@ -509,4 +508,4 @@ def test_files_can_be_conformed_after_another_tool_rewrote_them(tmp_path: Path) 
 
 
 def test_the_formats_are_told_by_the_module() -> None:
-    assert set(writing.FORMATS) == {"parquet", "csv", "jsonl", "arrow"}
+    assert set(writers.FORMATS) == {"parquet", "csv", "jsonl", "arrow"}

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ddtree_metrics.bench.baseline import Comparison, Verdict, compare
     from ddtree_metrics.bench.prompts import PromptSource
     from ddtree_metrics.bench.protocol import run_sweep
-    from ddtree_metrics.bench.result import Plan, Sweep, load_sweep
     from ddtree_metrics.bench.stats import Point
+    from ddtree_metrics.bench.sweep import Plan, Sweep, load_sweep
 
 _HOME = {
     "Comparison": "baseline",

@@ -10,8 +10,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ddtree_metrics.bench.result import Sweep
 from ddtree_metrics.bench.stats import Point, Round, all_rounds, median_interval
+from ddtree_metrics.bench.sweep import Sweep
 
 TOLERANCE = 0.05
 LEVEL = 0.95

@@ -16,9 +16,9 @@ from ddtree_metrics.bench.answers import Answer
 from ddtree_metrics.bench.client import Client
 from ddtree_metrics.bench.lengths import Fitted, fit
 from ddtree_metrics.bench.prompts import PromptSource
-from ddtree_metrics.bench.result import Plan, Sweep, client_facts
 from ddtree_metrics.bench.server import Tokenizer, VerifyCounters, identify, others
 from ddtree_metrics.bench.stats import all_rounds, median_interval, one_a_round, summarise
+from ddtree_metrics.bench.sweep import Plan, Sweep, client_facts
 from ddtree_metrics.errors import BenchError
 
 Progress = Callable[[int, int, str], None]

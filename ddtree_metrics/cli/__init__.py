@@ -63,7 +63,7 @@ class Commands(click.Group):
         """Import one command."""
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"ddtree_metrics.cli.{name}"), name)
+        command: click.Command = getattr(importlib.import_module(f"ddtree_metrics.cli.{name}_command"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

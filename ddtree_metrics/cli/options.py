@@ -46,7 +46,7 @@ class Input:
     @property
     def is_stored(self) -> bool:
         """Whether the files are tables that ``export`` wrote."""
-        from ddtree_metrics.datasets import is_stored
+        from ddtree_metrics.tables.datasets import is_stored
 
         return bool(self.files) and all(name != "-" and is_stored(Path(name)) for name in self.files)
 

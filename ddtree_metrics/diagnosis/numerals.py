@@ -6,7 +6,7 @@ import math
 import re
 
 from ddtree_metrics.diagnosis.result import Interval
-from ddtree_metrics.metrics.intervals import useless
+from ddtree_metrics.metrics.confidence import useless
 
 DUST = 5e-6
 """A smaller number is rounding of floating-point arithmetic, or too small to mean anything: it is written as 0."""

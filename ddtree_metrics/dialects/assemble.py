@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics.dialects.cast import convert
-from ddtree_metrics.dialects.redact import DOUBTFUL, redact
 from ddtree_metrics.dialects.scan import Ints
+from ddtree_metrics.dialects.secrets import DOUBTFUL, redact
 from ddtree_metrics.dialects.stamps import RANKS, Head, Heads, take_heads
 from ddtree_metrics.schema import arrow_schema
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ddtree_metrics.dialects.base import Line
 from ddtree_metrics.dialects.pairs import kinds_of
-from ddtree_metrics.dialects.redact import names_secret
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
+from ddtree_metrics.dialects.secrets import names_secret
 from ddtree_metrics.dialects.shapes import Part, raw_values
 
 MANY_PAIRS = 64

@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 from ddtree_metrics.dialects import assemble
 from ddtree_metrics.dialects.base import Broken, Dialect, Line
 from ddtree_metrics.dialects.bykey import read_by_key
-from ddtree_metrics.dialects.counted import BrokenLines, QuotedLines, example_of
 from ddtree_metrics.dialects.junk import without_junk
 from ddtree_metrics.dialects.locate import Found, Locator
 from ddtree_metrics.dialects.pairs import kinds_of, read_pairs, read_whole
@@ -34,6 +33,7 @@ from ddtree_metrics.dialects.prefix import is_request
 from ddtree_metrics.dialects.scan import Ints, Text, word_of
 from ddtree_metrics.dialects.shapes import Part, Shapes
 from ddtree_metrics.dialects.stamps import NO_HEAD, STAMP, Head, Heads, read_head, read_heads
+from ddtree_metrics.dialects.tallies import BrokenLines, QuotedLines, example_of
 from ddtree_metrics.errors import BrokenLine
 from ddtree_metrics.records import TABLES as RECORDS
 from ddtree_metrics.records import RequestLine

@@ -14,7 +14,7 @@ from typing import Any
 from ddtree_metrics.dialects.base import Broken, Field, Line
 from ddtree_metrics.dialects.cast import convert
 from ddtree_metrics.dialects.prefix import NOT_A_LABEL, PROSE
-from ddtree_metrics.dialects.redact import clean_value, kept
+from ddtree_metrics.dialects.secrets import clean_value, kept
 from ddtree_metrics.schema import columns
 
 ITERATION = "[N]"

@@ -14,7 +14,7 @@ from typing import Any
 
 from ddtree_metrics.dialects.base import Broken
 from ddtree_metrics.dialects.cast import number
-from ddtree_metrics.dialects.redact import kept
+from ddtree_metrics.dialects.secrets import kept
 from ddtree_metrics.dialects.stamps import STAMP
 
 _STRING = r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddtree_metrics.dialects.base import Broken
 from ddtree_metrics.dialects.cast import INT32, INT64
-from ddtree_metrics.dialects.redact import REDACTED, clean_value, is_secret
+from ddtree_metrics.dialects.secrets import REDACTED, clean_value, is_secret
 
 _STRING = re.compile(r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\"", re.S)
 _KEY = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)\s*=|(?P<quoted>'[A-Za-z_]\w*'|\"[A-Za-z_]\w*\")\s*:)\s*", re.A)

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from ddtree_metrics.dialects.base import Line
 from ddtree_metrics.dialects.pairs import ITERATION, Reading, kinds_of
-from ddtree_metrics.dialects.redact import SHAPED, may_be_secret, names_secret
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
+from ddtree_metrics.dialects.secrets import SHAPED, may_be_secret, names_secret
 
 MAX_SHAPES = 48
 LEARN_AFTER = 4

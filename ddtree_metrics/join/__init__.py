@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from ddtree_metrics import tables
 from ddtree_metrics.errors import DDTreeWarning, JoinError
-from ddtree_metrics.join.core import MIN_TRUSTED, Joined, join_steps
-from ddtree_metrics.join.lean import lean_join, lean_rows
+from ddtree_metrics.join.compact import compact_rows, lean_join
+from ddtree_metrics.join.joining import MIN_TRUSTED, Joined, join_steps
 from ddtree_metrics.join.verify import COARSE_US
 from ddtree_metrics.records import DecodeBatch, Event, PrefillBatch, RequestStep, TreeStep
 from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.steps.conventions import Conventions
 
-__all__ = ["MIN_TRUSTED", "Whole", "join_batches", "join_requests", "lean_rows"]
+__all__ = ["MIN_TRUSTED", "Whole", "compact_rows", "join_batches", "join_requests"]
 
 READ = [f.name for f in arrow_schema(TreeStep) if f.name not in ("where", "monotonic_us", "extra", "unit", "dialect", "time_flag")]
 """The columns of steps that a match reads."""
@@ -138,7 +138,7 @@ class Whole:
     def lean(self) -> pd.DataFrame:
         """Return the rows in less memory; see ``lean_join``."""
         table = self.steps(LEAN_READ)
-        made = lean_join(self.joined.writer, table) if table.num_rows else lean_rows(tables.empty(RequestStep))
+        made = lean_join(self.joined.writer, table) if table.num_rows else compact_rows(tables.empty(RequestStep))
         made.attrs["join"] = self.joined.summary
         return made
 

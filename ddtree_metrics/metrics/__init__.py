@@ -33,7 +33,7 @@ from ddtree_metrics.steps.decode_windows import (
     log_interval,
     steps_from_decode,
 )
-from ddtree_metrics.steps.prompts import PromptKeys, prompt_keys
+from ddtree_metrics.steps.repeated_prompts import PromptKeys, prompt_keys
 from ddtree_metrics.steps.step_time import step_time_bounds, step_times
 from ddtree_metrics.steps.tokens import (
     CommitConvention,

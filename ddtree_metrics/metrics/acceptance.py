@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.metrics.intervals import (
+from ddtree_metrics.metrics.confidence import (
     Resampler,
     around,
     effective,
@@ -22,7 +22,7 @@ from ddtree_metrics.metrics.intervals import (
 )
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
-from ddtree_metrics.steps.prompts import PromptKeys, prompt_keys
+from ddtree_metrics.steps.repeated_prompts import PromptKeys, prompt_keys
 from ddtree_metrics.steps.tokens import commit_convention, nodes_convention
 
 TOO_GOOD = 0.95

@@ -17,12 +17,12 @@ from scipy import stats
 
 from ddtree_metrics.errors import MetricError
 from ddtree_metrics.metrics import equal_mix
+from ddtree_metrics.metrics.confidence import MAX_GROUPS, effective, number, sums_by, useless, widening
 from ddtree_metrics.metrics.confounding import word
-from ddtree_metrics.metrics.intervals import MAX_GROUPS, effective, number, sums_by, useless, widening
 from ddtree_metrics.metrics.shares import NAMES, Parts, three_parts, worked_against
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
-from ddtree_metrics.steps.prompts import prompt_keys
+from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 HELD = ("context_len", "batch_size")
 """What two tables are compared at equal values of where nothing else is asked for."""
@@ -505,7 +505,7 @@ def _log_draws(
         if step_time == "mean":
             log_ms = np.log(time_sums[:, 0] / time_sums[:, 1]) - math.log(side.ms)
         else:
-            from ddtree_metrics.metrics.intervals import Resampler, quantile_draws
+            from ddtree_metrics.metrics.confidence import Resampler, quantile_draws
 
             sampler = Resampler(weights, prompts, 0.9)
             log_ms = np.log(quantile_draws(ms[timed], lead[timed], sampler, (0.5,))[:, 0]) - math.log(side.ms)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.steps import frames as cols
-from ddtree_metrics.steps.prompts import prompt_keys
+from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 APART = 25.0
 """A quantity whose variance is inflated so many times by others (1 / (1 - R^2)) is not told apart from them: the one limit for it."""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics.intervals import (
+from ddtree_metrics.metrics.confidence import (
     Resampler,
     around,
     effective,
@@ -21,7 +21,7 @@ from ddtree_metrics.metrics.intervals import (
 )
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
-from ddtree_metrics.steps.prompts import PromptKeys, prompt_keys
+from ddtree_metrics.steps.repeated_prompts import PromptKeys, prompt_keys
 
 AXES = ("context_len", "prompt_len", "generated_len")
 """The usual axes; any other numeric column of the frame will do too."""

@@ -10,13 +10,13 @@ import pandas as pd
 
 from ddtree_metrics.errors import MetricError
 from ddtree_metrics.metrics.choice import choose
+from ddtree_metrics.metrics.confidence import widening
 from ddtree_metrics.metrics.confounding import TOGETHER
-from ddtree_metrics.metrics.intervals import widening
 from ddtree_metrics.metrics.knees import Rows, find_knee, level_variance
 from ddtree_metrics.metrics.models import Cells, Model, Regression, without_outliers
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats, Ints
-from ddtree_metrics.steps.prompts import prompt_keys
+from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 MODELS = ("flat", "line", "bend", "curve")
 

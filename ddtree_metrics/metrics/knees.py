@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ddtree_metrics.metrics.intervals import Resampler, around, effective, group_codes, sums_by, widening, within
+from ddtree_metrics.metrics.confidence import Resampler, around, effective, group_codes, sums_by, widening, within
 from ddtree_metrics.steps.frames import Floats, Ints
 
 SIDE = 6

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics.intervals import Resampler, effective, group_codes
+from ddtree_metrics.metrics.confidence import Resampler, effective, group_codes
 from ddtree_metrics.steps.frames import Floats, Ints
 
 CUT = 3.0

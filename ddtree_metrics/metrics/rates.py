@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddtree_metrics.metrics.intervals import number
+from ddtree_metrics.metrics.confidence import number
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.metrics.intervals import number
+from ddtree_metrics.metrics.confidence import number
 from ddtree_metrics.steps import frames as cols
 
 CACHE_SLACK = 64

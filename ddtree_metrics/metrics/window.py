@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.metrics.choice import choose
-from ddtree_metrics.metrics.intervals import Resampler, around
+from ddtree_metrics.metrics.confidence import Resampler, around
 from ddtree_metrics.metrics.knees import SIDE, Knee, Profile, Rows, Within, find_knee, knee_size, level_variance, squared, within_jump
 from ddtree_metrics.metrics.models import Cells, Model, Regression
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats
-from ddtree_metrics.steps.prompts import prompt_keys
+from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 ALIKE = 0.04
 """A change of tokens per step by less than this at the window is no change."""

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from ddtree_metrics.metrics.shares import counteracting
-from ddtree_metrics.plots.files import render_figure, save_figure
+from ddtree_metrics.plots.figure_files import render_figure, save_figure
 from ddtree_metrics.plots.looks import (
     BLUE,
     DASHES,

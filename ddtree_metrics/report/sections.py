@@ -12,7 +12,7 @@ import pandas as pd
 from ddtree_metrics import metrics, plots
 from ddtree_metrics.diagnosis.numerals import cut_words
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics.intervals import useless
+from ddtree_metrics.metrics.confidence import useless
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.plots.timeline import bucket
 from ddtree_metrics.report.drawing import NARROW, WIDE, draw

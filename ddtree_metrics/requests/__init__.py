@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.errors import DDTreeWarning, JoinError
-from ddtree_metrics.requests import fields, files
+from ddtree_metrics.requests import request_fields, request_files
 from ddtree_metrics.requests.checks import Row, check, count_flags, mark_duplicates, name_nameless, to_frame, tokens_per_step
 from ddtree_metrics.requests.complement import complement_requests
 from ddtree_metrics.requests.fromlog import requests_from_log
@@ -78,21 +78,21 @@ def read_requests(paths: str | PathLike[str] | Sequence[str | PathLike[str]], *,
         retractions        num_retractions total_retractions
         dp_rank, reasoning_tokens, finish_reason
 
-    The whole table is ``ddtree_metrics.requests.fields.ACCEPTED``. Instants are ISO 8601 text or epoch numbers; seconds,
+    The whole table is ``ddtree_metrics.requests.request_fields.ACCEPTED``. Instants are ISO 8601 text or epoch numbers; seconds,
     milliseconds, microseconds and nanoseconds are told apart by their size. A number before 1973 counts from an unknown start
     (flag ``relative_clock``; the join finds the offset). Durations without a unit are seconds.
     """
     zone = ZoneInfo(tz) if isinstance(tz, str) else tz
-    met = files.Met()
+    met = request_files.Met()
     rows: list[Row] = []
     localizers: dict[tuple[str, str], Localizer] = {}
     places: list[str] = []
     told: dict[str, int] = {}
-    for path in files.expand(paths):
+    for path in request_files.expand(paths):
         told[path.name] = told.get(path.name, 0) + 1
         name = path.name if told[path.name] == 1 else f"{path.name}({told[path.name]})"
         before = len(rows)
-        for where, source, raw in files.rows(path, met):
+        for where, source, raw in request_files.rows(path, met):
             met.records += 1
             rows.append(_normal(where, source, raw, zone, localizers))
             places.append(f"{name}#{len(rows) - before}")
@@ -122,26 +122,26 @@ def _normal(where: str, source: str, raw: dict[str, Any], zone: ZoneInfo | None,
     row: Row = {"source": raw.get("source") if isinstance(raw.get("source"), str) else source, "where": where, "flags": ()}
     took: dict[str, float] = {}
     for name, value in raw.items():
-        hit = fields.find(name) if not name.startswith("_") and value is not None else None
+        hit = request_fields.find(name) if not name.startswith("_") and value is not None else None
         if hit is None:
             continue
         column, unit = hit
-        if column in fields.TIMES:
+        if column in request_fields.TIMES:
             if row.get(column) is None:
                 _instant(row, column, name, value, unit, zone, localizers)
-        elif column in fields.DURATIONS:
-            seconds = fields.number(value)
+        elif column in request_fields.DURATIONS:
+            seconds = request_fields.number(value)
             if seconds is not None:
                 took.setdefault(column, seconds * (1e6 if unit is None else unit))
         elif column == "finish_reason":
-            row.setdefault(column, fields.reason(value))
+            row.setdefault(column, request_fields.reason(value))
         elif column == "accepted_histogram":
-            row.setdefault(column, fields.histogram(value))
+            row.setdefault(column, request_fields.histogram(value))
         elif column == "request_id":
             if row.get(column) is None:
                 row[column] = str(value)[:200]
         elif row.get(column) is None:
-            count = fields.whole(value)
+            count = request_fields.whole(value)
             if count is None:
                 row["flags"] += ("unreadable_number",)
             row[column] = count
@@ -164,7 +164,7 @@ def _normal(where: str, source: str, raw: dict[str, Any], zone: ZoneInfo | None,
 def _instant(
     row: Row, column: str, name: str, value: Any, unit: float | None, zone: ZoneInfo | None, localizers: dict[tuple[str, str], Localizer]
 ) -> None:
-    us, kind = fields.instant(value, unit)
+    us, kind = request_fields.instant(value, unit)
     if us is None:
         if value not in ("", 0, 0.0):
             row["flags"] += ("unreadable_time",)
@@ -184,14 +184,14 @@ def _instant(
     row[column] = us
 
 
-def _warn(met: files.Met, rows: Iterable[Row], doubled: int) -> None:
+def _warn(met: request_files.Met, rows: Iterable[Row], doubled: int) -> None:
     if met.broken:
         _say(
             f"{met.broken} records could not be read and are left out, the first at {met.first_broken}: cut off, or not in the file's form"
         )
     if met.unknown:
         shown = ", ".join(sorted(met.unknown)[:8])
-        _say(f"{len(met.unknown)} columns are not used ({shown}); accepted are {fields.accepted_names()}")
+        _say(f"{len(met.unknown)} columns are not used ({shown}); accepted are {request_fields.accepted_names()}")
     if met.empty:
         shown = ", ".join(met.empty[:4]) + (" …" if len(met.empty) > 4 else "")
         why = f"; {met.not_requests} records are no finished requests" if met.not_requests and not met.records else ""

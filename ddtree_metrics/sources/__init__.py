@@ -152,7 +152,7 @@ def open_source(
         If nothing of it can be read, or all its lines say whose they are and none is of the selection; for text that is known once the
         batches have been taken. Damage to a part is told in ``stats.damaged`` then.
     """
-    from ddtree_metrics.sources.files import open_any
+    from ddtree_metrics.sources.open_files import open_any
 
     return open_any([path], selection=selection, window=window, tz=tz, follow_rotation=follow_rotation, name=name)
 
@@ -175,7 +175,7 @@ def open_sources(
     nothing can be read it is an error. Parameters and errors are those of :func:`open_source`; a stream that is named twice is a
     ``UsageError``.
     """
-    from ddtree_metrics.sources.files import open_any
+    from ddtree_metrics.sources.open_files import open_any
 
     return open_any(list(paths), selection=selection, window=window, tz=tz, follow_rotation=follow_rotation)
 

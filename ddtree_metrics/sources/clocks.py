@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 
 from ddtree_metrics import times
 from ddtree_metrics.sources import patterns as p
-from ddtree_metrics.sources import stamps
-from ddtree_metrics.sources.rows import FLAGS, FRAME, LOCAL, NO_YEAR, YEAR_GUESSED, Rows
+from ddtree_metrics.sources import stamp_columns
+from ddtree_metrics.sources.text_block import FLAGS, FRAME, LOCAL, NO_YEAR, YEAR_GUESSED, Rows
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-DAY = 86_400 * stamps.SECOND
-SLACK = 14 * 3600 * stamps.SECOND
+DAY = 86_400 * stamp_columns.SECOND
+SLACK = 14 * 3600 * stamp_columns.SECOND
 """No zone is further from UTC than this."""
 
 
@@ -60,7 +60,7 @@ class Clocks:
         day = (dates.astype("datetime64[D]") - dates.astype("datetime64[M]").astype("datetime64[D]")).astype(np.int64) + 1
         in_day = rows.time[at] % DAY
         anchors = self._anchors(rows.message.take(pa.array(at)))
-        near, found = stamps.years_for(month, day, in_day, anchors)
+        near, found = stamp_columns.years_for(month, day, in_day, anchors)
         own = found & (anchors != 0) & (np.abs(near - anchors) <= 2 * DAY)
         # Lines without a stamp of their own follow the nearest line above that has one; those before the first one, that one.
         index = np.where(own, np.arange(len(at)), -1)
@@ -68,9 +68,9 @@ class Clocks:
         carried = np.where(above >= 0, near[np.maximum(above, 0)], 0 if self._anchor is None else self._anchor)
         if self._anchor is None and own.any():
             carried = np.where(above >= 0, carried, near[int(np.argmax(own))])
-        follow, followed = stamps.years_for(month, day, in_day, carried)
+        follow, followed = stamp_columns.years_for(month, day, in_day, carried)
         followed &= carried != 0
-        latest, some = stamps.latest_years(month, day, in_day, self._limit)
+        latest, some = stamp_columns.latest_years(month, day, in_day, self._limit)
         naive = np.where(own, near, np.where(followed, follow, latest))
         guessed = ~own & ~followed
         rows.time[at] = naive
@@ -87,6 +87,6 @@ class Clocks:
         stamp = pc.struct_field(pc.extract_regex(texts, p.SERVER_STAMP), "stamp")
         there = np.flatnonzero(np.asarray(stamp.is_valid()))
         if len(there):
-            naive, ok = stamps.date_clock_us(stamp.take(pa.array(there)))
+            naive, ok = stamp_columns.date_clock_us(stamp.take(pa.array(there)))
             made[there[ok]] = naive[ok]
         return made

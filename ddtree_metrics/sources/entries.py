@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics.sources import AFTER_LEFT_OUT, BATCH_LINES, LINE_SCHEMA, SourceStats, Window
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import clean_messages
 
 if TYPE_CHECKING:

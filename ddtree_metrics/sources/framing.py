@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ddtree_metrics.sources import Selection, SourceStats, Window, jsonlines, pieces, stamps
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import Selection, SourceStats, Window, jsonlines, pieces, stamp_columns
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources.clean import replaced
 from ddtree_metrics.sources.clocks import Clocks
 from ddtree_metrics.sources.extracting import Index, extract, first_bytes, only
-from ddtree_metrics.sources.rows import FRAME, JOURNAL, LEFT_OUT, LOCAL, NO_YEAR, Names, Rows
+from ddtree_metrics.sources.text_block import FRAME, JOURNAL, LEFT_OUT, LOCAL, NO_YEAR, Names, Rows
 from ddtree_metrics.sources.wanted import Roll, Wanted
 
 DEPTH = 6
@@ -253,10 +253,10 @@ class Framer:
         matched, groups = extract(texts, pattern)
         if not matched.any():
             return matched, groups
-        naive, ok = stamps.date_clock_us(groups["stamp"])
+        naive, ok = stamp_columns.date_clock_us(groups["stamp"])
         matched, groups, naive = only(matched, groups, ok & self._writer_ok(groups), naive)
-        fraction, resolution = stamps.fraction_us(groups["fraction"])
-        offset, zoned = stamps.zone_us(groups["zone"])
+        fraction, resolution = stamp_columns.fraction_us(groups["fraction"])
+        offset, zoned = stamp_columns.zone_us(groups["zone"])
         hit = at[matched]
         naive = naive + fraction
         rows.set_time(hit[zoned], (naive - offset)[zoned], FRAME, resolution[zoned])
@@ -273,14 +273,14 @@ class Framer:
         if not matched.any():
             return matched, groups
         months = groups["month"].dictionary_encode()
-        month = np.array([stamps.MONTHS[m] for m in months.dictionary.to_pylist()], np.int64)[np.asarray(months.indices)]
+        month = np.array([stamp_columns.MONTHS[m] for m in months.dictionary.to_pylist()], np.int64)[np.asarray(months.indices)]
         day = np.asarray(pc.utf8_trim(groups["day"], " ").cast(pa.int64()))
-        clock, ok = stamps.clock_us(stamps.digits(groups["clock"], 8), 0)
+        clock, ok = stamp_columns.clock_us(stamp_columns.digits(groups["clock"], 8), 0)
         year = np.full(len(month), 2000, np.int64)  # a leap year stands for the year that is not there
-        ok &= stamps.valid_date(year, month, day)
-        naive = np.where(ok, stamps.days_from_civil(year, month, np.where(ok, day, 1)) * 86_400 * stamps.SECOND + clock, 0)
+        ok &= stamp_columns.valid_date(year, month, day)
+        naive = np.where(ok, stamp_columns.days_from_civil(year, month, np.where(ok, day, 1)) * 86_400 * stamp_columns.SECOND + clock, 0)
         matched, groups, naive = only(matched, groups, ok & self._writer_ok(groups), naive)
-        fraction, resolution = stamps.fraction_us(groups["fraction"])
+        fraction, resolution = stamp_columns.fraction_us(groups["fraction"])
         hit = at[matched]
         rows.set_time(hit, naive + fraction, NO_YEAR, resolution)
         self._writer(rows, hit, groups)
@@ -298,7 +298,7 @@ class Framer:
         if not matched.any():
             return matched, groups
         matched, groups, _ = only(matched, groups, self._writer_ok(groups), np.zeros(len(groups["text"]), np.int64))
-        value = np.asarray(groups["seconds"].cast(pa.int64())) * stamps.SECOND + np.asarray(groups["fraction"].cast(pa.int64()))
+        value = np.asarray(groups["seconds"].cast(pa.int64())) * stamp_columns.SECOND + np.asarray(groups["fraction"].cast(pa.int64()))
         hit = at[matched]
         if pattern == p.UNIX:
             rows.set_time(hit, value, FRAME, 1)

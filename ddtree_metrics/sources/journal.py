@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from ddtree_metrics.errors import DDTreeWarning, SourceDamaged, SourceDenied, SourceError, SourceNotFound, SourceUnsupported
-from ddtree_metrics.sources import BATCH_LINES, JournalPlace, Selection, SourceStats, Window, headers
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import BATCH_LINES, JournalPlace, Selection, SourceStats, Window, journal_files
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.entries import EntryRows
-from ddtree_metrics.sources.headers import GROUPS, REMEDY
+from ddtree_metrics.sources.journal_files import GROUPS, REMEDY
 from ddtree_metrics.sources.matching import Group, Matcher
 from ddtree_metrics.sources.survey import survey
 from ddtree_metrics.sources.twins import Twins
@@ -217,7 +217,9 @@ def _read(reader: Any, rows: EntryRows, short: int) -> Iterator[pa.RecordBatch]:
             if batch is not None:
                 yield batch
     if unread:
-        stats.damaged.append(f"{unread} entries of the journal cannot be read (damaged); the others were read: {REMEDY[headers.DAMAGED]}")
+        stats.damaged.append(
+            f"{unread} entries of the journal cannot be read (damaged); the others were read: {REMEDY[journal_files.DAMAGED]}"
+        )
     rows.finish()
     if (batch := rows.batch()) is not None:
         yield batch
@@ -310,25 +312,25 @@ class JournalSource:
         self._window = window
         self._wanted = Wanted(selection) if selection.units or selection.user_units else None
         self._names = names or {}
-        found, looked = headers.find(place, names)
+        found, looked = journal_files.find(place, names)
         _raise_if_nothing(found, looked, place)
         self._backend = find_backend(backend, self.stats)
         self._leave_out_what_fails(found)
         _raise_if_nothing(found, looked, place)
         self.stats.damaged += found.told()
-        self.stats.notes += headers.holes(found.good)
+        self.stats.notes += journal_files.holes(found.good)
         self._headers = found.good
         self._files = tuple(h.path for h in found.good)
         try:
             self._groups = Matcher(self._backend, self._files, self.stats).groups(selection) if self._files else ()
         except SourceNotFound as error:
             # Everybody may read the journal of their own user: what is not in there may be in the files that are denied.
-            denied = [text for kind, _, text in found.bad if kind == headers.DENIED]
+            denied = [text for kind, _, text in found.bad if kind == journal_files.DENIED]
             if not denied:
                 raise
             raise SourceDenied(f"{error}; but other files of it are denied ({'; '.join(denied[:3])}): {GROUPS}") from None
 
-    def _leave_out_what_fails(self, found: headers.Files) -> None:
+    def _leave_out_what_fails(self, found: journal_files.Files) -> None:
         """Ask libsystemd to open the files; leave out, and name, those that it cannot open though their headers look well."""
         if not isinstance(self._backend, LowLevel) or not found.good:
             return
@@ -344,13 +346,13 @@ class JournalSource:
                 kept.append(header)
             elif error.errno == errno.EPROTONOSUPPORT:
                 text = f"{header.path}: uses a feature that this machine's libsystemd does not know"
-                found.bad.append((headers.UNSUPPORTED, header.path, text))
+                found.bad.append((journal_files.UNSUPPORTED, header.path, text))
             elif error.errno in (errno.EACCES, errno.EPERM):
-                found.bad.append((headers.DENIED, header.path, f"{header.path}: may not be read by this user"))
+                found.bad.append((journal_files.DENIED, header.path, f"{header.path}: may not be read by this user"))
             elif error.errno == errno.ENOENT:
                 continue  # removed since it was found (vacuum)
             else:
-                found.bad.append((headers.DAMAGED, header.path, f"{header.path}: is damaged ({error.strerror})"))
+                found.bad.append((journal_files.DAMAGED, header.path, f"{header.path}: is damaged ({error.strerror})"))
         found.good[:] = kept
 
     def _survey(self) -> bool:
@@ -372,7 +374,7 @@ class JournalSource:
             if found.bad:
                 name = self._names.get(header.path, header.path)
                 self.stats.damaged.append(
-                    f"{name}: {found.bad} of {found.entries} entries are damaged; the others were read: {REMEDY[headers.DAMAGED]}"
+                    f"{name}: {found.bad} of {found.entries} entries are damaged; the others were read: {REMEDY[journal_files.DAMAGED]}"
                 )
         return ordered
 
@@ -404,7 +406,7 @@ class JournalSource:
                     yield once
             twins.tell()
         except OSError as error:
-            raise SourceDamaged(f"{self.name}: reading stopped: {error}; {REMEDY[headers.DAMAGED]}") from error
+            raise SourceDamaged(f"{self.name}: reading stopped: {error}; {REMEDY[journal_files.DAMAGED]}") from error
 
 
 def _title(place: JournalPlace) -> str:
@@ -415,14 +417,14 @@ def _title(place: JournalPlace) -> str:
 
 
 _ERRORS = {
-    headers.DENIED: SourceDenied,
-    headers.UNSUPPORTED: SourceUnsupported,
-    headers.DAMAGED: SourceDamaged,
-    headers.MISSING: SourceNotFound,
+    journal_files.DENIED: SourceDenied,
+    journal_files.UNSUPPORTED: SourceUnsupported,
+    journal_files.DAMAGED: SourceDamaged,
+    journal_files.MISSING: SourceNotFound,
 }
 
 
-def _raise_if_nothing(found: headers.Files, looked: list[str], place: JournalPlace) -> None:
+def _raise_if_nothing(found: journal_files.Files, looked: list[str], place: JournalPlace) -> None:
     """Raise the error that says why no file can be read, if none can."""
     if found.good:
         return

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import pyarrow as pa
 
 from ddtree_metrics.errors import SourceDamaged, SourceUnsupported
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.entries import EntryRows
-from ddtree_metrics.sources.export import ExportParser
+from ddtree_metrics.sources.export_format import ExportParser
 
 if TYPE_CHECKING:
     from ddtree_metrics.sources.journal import Place

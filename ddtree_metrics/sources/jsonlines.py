@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import decode, strip_ansi
-from ddtree_metrics.sources.stamps import rfc3339_us
+from ddtree_metrics.sources.stamp_columns import rfc3339_us
 from ddtree_metrics.sources.wanted import Wanted
 
 _HEAD = re.compile(r"(?:\x1e|data: )?[ \t]*")

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ddtree_metrics.errors import SourceNotFound
 from ddtree_metrics.sources import Selection, SourceStats
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import journal_fields as f
 
 Group = tuple[str, ...]
 """Terms ``FIELD=value`` that must all hold."""

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from ddtree_metrics.sources import SourceStats
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import replaced
 from ddtree_metrics.sources.entries import PIECES_MAX
-from ddtree_metrics.sources.rows import Rows
+from ddtree_metrics.sources.text_block import Rows
 
 _KEPT = ("time", "kind", "resolution", "flag", "monotonic", "line", "pid", "unit", "host", "stream", "boot", "ident", "wanted")
 

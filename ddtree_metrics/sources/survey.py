@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddtree_metrics.sources.headers import Header
+from ddtree_metrics.sources.journal_files import Header
 
 _ENTRY, _ENTRY_ARRAY = 3, 6
 _COMPACT = 16

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ddtree_metrics.errors import SourceNotFound
 from ddtree_metrics.sources import Selection, SourceStats
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.matching import options, similar
 
 # Fields that say who wrote an entry. A journal has some of them in every entry, if it was saved with all fields.

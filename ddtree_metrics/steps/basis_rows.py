@@ -15,7 +15,7 @@ from ddtree_metrics.steps.decode_windows import decode_step_times, steps_from_de
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 from ddtree_metrics.steps.nearby import add_decode_context, add_graph, add_requests
 from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows
-from ddtree_metrics.steps.prompts import prompt_keys
+from ddtree_metrics.steps.repeated_prompts import prompt_keys
 from ddtree_metrics.steps.speculation import speculative
 from ddtree_metrics.steps.starts import Rows, place, service_name, services_by_stream
 from ddtree_metrics.steps.tokens import neutral_columns

@@ -29,8 +29,8 @@ def report(source: Input, output: str, before: str | None, after: str | None, be
     """Write one HTML page that needs no network: verdict, evidence, pictures, and what was left out."""
     from ddtree_metrics.diagnosis import diagnose
     from ddtree_metrics.opening import zone_of
-    from ddtree_metrics.placing import refuse_existing, write_whole
     from ddtree_metrics.report import render_report
+    from ddtree_metrics.tables.atomic import refuse_existing, write_whole
 
     if output != "-":
         refuse_existing(Path(output), force)

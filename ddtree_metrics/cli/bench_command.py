@@ -16,7 +16,7 @@ from ddtree_metrics.errors import EXIT_ERROR, BenchError
 if TYPE_CHECKING:
     from ddtree_metrics.bench.baseline import Comparison
     from ddtree_metrics.bench.prompts import PromptSource
-    from ddtree_metrics.bench.result import Plan, Sweep
+    from ddtree_metrics.bench.sweep import Plan, Sweep
 
 KEY_VARIABLES = ["DDTREE_API_KEY", "OPENAI_API_KEY"]
 INTERRUPTED = 130
@@ -151,7 +151,7 @@ def bench(ctx: click.Context, /, url: str, **options: Any) -> None:
     saved sweep: it is shown again, and nothing is sent.
     """
     from ddtree_metrics.bench.baseline import compare
-    from ddtree_metrics.bench.result import load_sweep
+    from ddtree_metrics.bench.sweep import load_sweep
 
     if options["plain"] and options["as_json"]:
         raise click.UsageError("--plain and --json exclude each other")
@@ -173,7 +173,7 @@ def bench(ctx: click.Context, /, url: str, **options: Any) -> None:
 
 
 def _plan(options: dict[str, Any]) -> Plan:
-    from ddtree_metrics.bench.result import Plan
+    from ddtree_metrics.bench.sweep import Plan
 
     longer: Sequence[int] = sorted(set(options["n2"]))
     if longer[0] <= options["n1"]:
@@ -302,7 +302,7 @@ def _write(sweep: Sweep, options: dict[str, Any]) -> None:
         import pandas as pd
 
         from ddtree_metrics.plots import plot_speed
-        from ddtree_metrics.plots.files import save_figure
+        from ddtree_metrics.plots.figure_files import save_figure
 
         save_figure(plot_speed(pd.DataFrame(), sweep=sweep.frame()), options["plot"], force=options["force"])
 

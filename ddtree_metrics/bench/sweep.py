@@ -391,7 +391,7 @@ def write_atomically(path: Path, data: bytes, *, force: bool = True) -> None:
     OutputError
         If it exists and ``force`` is off, or it cannot be written.
     """
-    from ddtree_metrics.placing import Beside
+    from ddtree_metrics.tables.atomic import Beside
 
     place = Beside(path, force)
     try:

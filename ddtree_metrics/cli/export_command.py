@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddtree_metrics.cli import OWN_PROCESS
-from ddtree_metrics.cli.lean import without_pandas
+from ddtree_metrics.cli.no_pandas import without_pandas
 from ddtree_metrics.cli.options import Input, Watched, fail_if_damaged, input_options, say, say_notes
 
 if TYPE_CHECKING:

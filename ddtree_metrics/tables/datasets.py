@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ddtree_metrics.errors import OutputError, SchemaError, SourceDamaged, SourceDenied, SourceError, SourceNotFound
-from ddtree_metrics.overlaps import Overlap, once
-from ddtree_metrics.placing import make_folder, sync_folder, told
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX, SCHEMA_VERSION, arrow_schema, columns
 from ddtree_metrics.tables import check_metadata, concat, conform, table_name
-from ddtree_metrics.writing import GROUP_ROWS, FileWriter, Metadata
+from ddtree_metrics.tables.atomic import make_folder, sync_folder, told
+from ddtree_metrics.tables.overlaps import Overlap, once
+from ddtree_metrics.tables.writers import GROUP_ROWS, FileWriter, Metadata
 
 UNKNOWN = "unknown"
 """The folder of rows whose host or date is not known.
@@ -60,7 +60,7 @@ class DatasetWriter:
         What the rows came from, in words that are the same next time: a path, or a unit and its window. Parts of the same source are
         replaced, also those in partitions that have no rows any more.
     metadata : mapping or callable, optional
-        As for `ddtree_metrics.writing.open_writer`; every part carries it.
+        As for `ddtree_metrics.tables.writers.open_writer`; every part carries it.
     max_open : int
         How many parts may be open at once.
 

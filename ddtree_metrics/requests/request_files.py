@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ddtree_metrics.errors import JoinError, SourceDamaged, SourceDenied, SourceNotFound
-from ddtree_metrics.requests import fields
+from ddtree_metrics.requests import request_fields
 
 Row = dict[str, Any]
 
@@ -292,7 +292,7 @@ def _bench_serving(where: str, value: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def _is_useful(names: Iterable[str]) -> bool:
     """Whether any of these names is a request's id or time."""
-    hits = map(fields.find, names)
+    hits = map(request_fields.find, names)
     return any(hit is not None and hit[0] in ("received", "finished", "first_token", "request_id") for hit in hits)
 
 
@@ -301,14 +301,14 @@ def _check_useful(path: Path, names: list[str], word: str) -> None:
         shown = ", ".join(repr(n[:40]) for n in names[:12])
         raise JoinError(
             f"{path}: no {word} of {shown} is a request's id or time, so nothing can be matched by it; "
-            f"accepted are {fields.accepted_names()}"
+            f"accepted are {request_fields.accepted_names()}"
         )
 
 
 def _check_columns(path: Path, names: list[str], met: Met) -> None:
     _check_useful(path, names, "column")
     for name in names:
-        if fields.find(name) is None and fields.plain(name) not in fields.IGNORED:
+        if request_fields.find(name) is None and request_fields.plain(name) not in request_fields.IGNORED:
             met.unknown[name[:40]] = met.unknown.get(name[:40], 0) + 1
 
 
@@ -331,7 +331,7 @@ def _parquet(path: Path, met: Met) -> Iterator[tuple[str, str, Row]]:
         file = pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as e:
         raise SourceDamaged(f"{path} cannot be read as Parquet: {e}") from e
-    names = [n for n in file.schema_arrow.names if fields.find(n) is not None]
+    names = [n for n in file.schema_arrow.names if request_fields.find(n) is not None]
     _check_columns(path, file.schema_arrow.names, met)
     extra = [n for n in ("kind", "source", "flags") if n in file.schema_arrow.names]
     at = 0

@@ -1,4 +1,4 @@
-"""Lean rows of a join: less memory, the same numbers."""
+"""Compact rows of a join: less memory, the same numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pandas.testing import assert_frame_equal
 import ddtree_metrics as ddt
 from ddtree_metrics import tables
 from ddtree_metrics.errors import DDTreeWarning
-from ddtree_metrics.join import lean_rows
-from ddtree_metrics.join.lean import LEFT_OUT
+from ddtree_metrics.join import compact_rows
+from ddtree_metrics.join.compact import LEFT_OUT
 from ddtree_metrics.records import TABLES
 from tests.simulator import Settings, simulate
 
@@ -65,7 +65,7 @@ def test_lean_rows_take_less_than_half_of_the_memory() -> None:
 
 def test_lean_rows_of_an_exported_table_are_those_of_the_join() -> None:
     whole, lean = both("steps")
-    assert_frame_equal(lean_rows(tables.from_pandas(whole, TABLES["request_steps"])), lean)
+    assert_frame_equal(compact_rows(tables.from_pandas(whole, TABLES["request_steps"])), lean)
 
 
 def test_lean_rows_of_an_empty_log_have_the_same_columns() -> None:

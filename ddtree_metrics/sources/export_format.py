@@ -5,7 +5,7 @@ The format is described in systemd's JOURNAL_EXPORT_FORMATS. The parser is fed w
 
 from __future__ import annotations
 
-from ddtree_metrics.sources.fields import WANTED
+from ddtree_metrics.sources.journal_fields import WANTED
 
 FIELD_MAX = 256 << 20
 """Longer binary fields are taken as damage: journald itself stops at 768 MiB an entry and 64 MiB a datum."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables
-from ddtree_metrics.join.rows import Writer
+from ddtree_metrics.join.joined_rows import Writer
 from ddtree_metrics.memory import give_back
 
 PART = 1 << 15
@@ -50,7 +50,7 @@ def lean_join(writer: Writer, steps: pa.Table) -> pd.DataFrame:
     return _lean(parts())
 
 
-def lean_rows(rows: pa.Table) -> pd.DataFrame:
+def compact_rows(rows: pa.Table) -> pd.DataFrame:
     """Make lean rows of a table ``request_steps`` that was read back; see ``lean_join``."""
     short = _numbered(rows)
     stamps = pc.coalesce(short.column("time_us"), short.column("time").cast(pa.int64()))

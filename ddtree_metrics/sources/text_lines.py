@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 
 from ddtree_metrics.errors import SourceDamaged, SourceError, SourceNotFound, SourceUnsupported
 from ddtree_metrics.sources import JournalPlace, Selection, SourceStats, Window
-from ddtree_metrics.sources import fields as f
+from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources import patterns as p
+from ddtree_metrics.sources.byte_streams import CHUNK, Bytes, Decoded, Unpacked, compression, encoding
 from ddtree_metrics.sources.clean import ANSI, ESC, split_lines, to_text
 from ddtree_metrics.sources.entries import EntryRows
-from ddtree_metrics.sources.export import ExportParser
+from ddtree_metrics.sources.export_format import ExportParser
 from ddtree_metrics.sources.framing import Framer
 from ddtree_metrics.sources.jsonlines import Torn
 from ddtree_metrics.sources.matching import options
-from ddtree_metrics.sources.rows import Rows, framed_batches, plain_batches
-from ddtree_metrics.sources.streams import CHUNK, Bytes, Decoded, Unpacked, compression, encoding
+from ddtree_metrics.sources.text_block import Rows, framed_batches, plain_batches
 from ddtree_metrics.sources.wanted import Roll, Wanted
 
 LINE_MAX = CHUNK

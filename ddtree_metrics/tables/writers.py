@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ddtree_metrics.errors import OutputError
-from ddtree_metrics.placing import Beside, Place, Stdout, make_folder, refuse_existing, told
 from ddtree_metrics.schema import Column, arrow_schema, columns
 from ddtree_metrics.tables import conform
-from ddtree_metrics.textual import csv_header, csv_lines, json_lines
+from ddtree_metrics.tables.atomic import Beside, Place, Stdout, make_folder, refuse_existing, told
+from ddtree_metrics.tables.text_formats import csv_header, csv_lines, json_lines
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ddtree_metrics.dialects.redact import redact
+from ddtree_metrics.dialects.secrets import redact
 
 EXAMPLES = 5
 _LONG = 200

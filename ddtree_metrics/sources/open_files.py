@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ddtree_metrics.errors import SourceDenied, SourceError, SourceNotFound, UsageError
 from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, SourceStats, Window
-from ddtree_metrics.sources.headers import GROUPS, journal_files
-from ddtree_metrics.sources.text import JOURNAL_MAGIC, TextSource, has_boot_clock, written_us
+from ddtree_metrics.sources.journal_files import GROUPS, journal_files
+from ddtree_metrics.sources.text_lines import JOURNAL_MAGIC, TextSource, has_boot_clock, written_us
 from ddtree_metrics.sources.twice import Twice
 from ddtree_metrics.sources.wanted import Roll
 

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from ddtree_metrics.join import decode_context
 from ddtree_metrics.join.by_id import match_ids
+from ddtree_metrics.join.joined_rows import Writer
 from ddtree_metrics.join.match import Result, Side, match
 from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, Steps, prepare_requests, prepare_steps, stream_names
-from ddtree_metrics.join.rows import Writer
 from ddtree_metrics.join.share import share
 from ddtree_metrics.join.verify import COARSE_US, Matched
 

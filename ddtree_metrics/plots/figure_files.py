@@ -10,8 +10,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from ddtree_metrics.errors import OutputError
-from ddtree_metrics.placing import write_whole
 from ddtree_metrics.plots.looks import STYLE
+from ddtree_metrics.tables.atomic import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
