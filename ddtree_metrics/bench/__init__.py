@@ -21,9 +21,9 @@ _HOME = {
     "compare": "baseline",
     "PromptSource": "prompts",
     "run_sweep": "protocol",
-    "Plan": "result",
-    "Sweep": "result",
-    "load_sweep": "result",
+    "Plan": "sweep",
+    "Sweep": "sweep",
+    "load_sweep": "sweep",
     "Point": "stats",
 }
 
