@@ -1,7 +1,7 @@
 """Why was speculative decoding slow? Step time and tokens per step, from log lines that are already there.
 
 >>> import ddtree_metrics as ddt
->>> log = ddt.read_text("run.log.gz")  # doctest: +SKIP
+>>> log = ddt.read("run.log.gz")  # doctest: +SKIP
 >>> log.coverage  # doctest: +SKIP
 
 Names are imported when they are first used, so that importing the package loads no pandas, pyarrow or matplotlib.
@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "iterating": ("iter_journal", "iter_text"),
-    "log": ("Log", "read_journal", "read_text", "read_parquet"),
+    "log": ("Log", "read", "read_journal", "read_text", "read_parquet"),
     "requests": ("complement_requests", "read_requests", "requests_from_log"),
     "join": ("join_batches", "join_requests"),
     "coverage": ("Coverage",),
@@ -33,6 +33,7 @@ _WHERE = {
         "attribute_slowdown",
         "by_budget",
         "by_context",
+        "by_request",
         "check_sweep",
         "commit_convention",
         "confounded",
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
     from ddtree_metrics.join import join_batches as join_batches
     from ddtree_metrics.join import join_requests as join_requests
     from ddtree_metrics.log import Log as Log
+    from ddtree_metrics.log import read as read
     from ddtree_metrics.log import read_journal as read_journal
     from ddtree_metrics.log import read_parquet as read_parquet
     from ddtree_metrics.log import read_text as read_text
@@ -132,6 +134,7 @@ if TYPE_CHECKING:
     from ddtree_metrics.metrics import attribute_slowdown as attribute_slowdown
     from ddtree_metrics.metrics import by_budget as by_budget
     from ddtree_metrics.metrics import by_context as by_context
+    from ddtree_metrics.metrics import by_request as by_request
     from ddtree_metrics.metrics import check_sweep as check_sweep
     from ddtree_metrics.metrics import commit_convention as commit_convention
     from ddtree_metrics.metrics import compare_step_times as compare_step_times
@@ -193,4 +196,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_MODULE]
+    return [*__all__, "__version__"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from ddtree_metrics.times import format_us
@@ -12,6 +13,25 @@ COVERAGE_VERSION = 1
 """1: the first form."""
 
 EXAMPLES = 5
+
+COUNTED = {
+    "broken_lines": "lines that have a marker but break its form",
+    "message_null": "entries whose message is null (the reader ran without --all)",
+    "message_missing": "entries without a message",
+    "blob_data": "lines that journalctl replaced by [blob data]",
+    "pieces_joined": "pieces of cut lines, joined",
+    "pieces_unfinished": "cut lines whose end never came",
+    "bad_bytes": "lines with bytes that are no UTF-8, replaced",
+    "duplicate_lines": "lines that another of the files has too, counted once",
+    "outside_window": "lines outside the window",
+    "duplicate_ranks": "copies of a step from other tensor-parallel ranks, not counted again",
+    "duplicate_events": "event lines of other ranks, not counted again",
+    "suppressed_notices": "notices of journald that it suppressed lines",
+    "suppressed_lines": "lines lost that way, at least",
+    "gaps": "holes between steps without a reason in the log",
+    "bursts": "lines written together, whose times say nothing of the steps",
+}
+"""What is counted besides lines and rows, in words."""
 
 
 @dataclass(slots=True)
@@ -134,6 +154,11 @@ class Coverage:
         if note not in self.notes:
             self.notes.append(note)
 
+    def counted(self) -> list[tuple[str, int]]:
+        """Return what was counted, in words, without what was not met."""
+        made = [("lines read", self.lines), *((f"rows of {name}", n) for name, n in self.parsed.items() if n)]
+        return made + [(said, getattr(self, name)) for name, said in COUNTED.items() if getattr(self, name)]
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, for JSON."""
         return {
@@ -243,6 +268,17 @@ class Coverage:
         if self.damaged:
             said.append(f"{len(self.damaged)} damaged")
         return ", ".join(said)
+
+    def __repr__(self) -> str:
+        return f"<Coverage: {self}>"
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: what was read, from when to when, and what was met."""
+        span = [format_us(us).replace("T", " ")[:19] for us in (self.first_us, self.last_us) if us is not None]
+        head = [self.source[:200], *([f"{' to '.join(span)} UTC"] if span else []), *(f"damaged: {d}" for d in self.damaged)]
+        rows = "".join(f"<tr><td style='text-align:left'>{escape(said)}</td><td>{n:,}</td></tr>" for said, n in self.counted())
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return f"<p>{'<br>'.join(escape(h) for h in head if h)}</p><table>{rows}</table>" + (f"<ul>{notes}</ul>" if notes else "")
 
 
 _ADDED = (

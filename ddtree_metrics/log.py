@@ -1,4 +1,4 @@
-"""The front door: ``read_journal``, ``read_text`` and ``read_parquet`` give a ``Log``.
+"""The front door: ``read`` gives a ``Log`` of whatever it is given; ``read_journal``, ``read_text`` and ``read_parquet`` of one kind.
 
 A ``Log`` holds the tables of one read, the account of what was met, and what the numbers count.
 """
@@ -9,6 +9,8 @@ import functools
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
@@ -18,17 +20,19 @@ import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
 from ddtree_metrics.coverage import Coverage
-from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged
+from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged, SourceNotFound
 from ddtree_metrics.memory import give_back, return_large_arrays
-from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text, start_reading, zone_of
+from ddtree_metrics.opening import UNIT_SUFFIXES, Names, PathLike, open_any_journal, open_text, start_reading, zone_of
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
+from ddtree_metrics.sources.journal_files import journal_files
 from ddtree_metrics.steps.conventions import Conventions
-from ddtree_metrics.tables.datasets import read_tables
+from ddtree_metrics.tables.datasets import is_stored, read_tables
 from ddtree_metrics.tables.overlaps import Overlap
 from ddtree_metrics.tables.packed import PACKED_ROWS, Packed, pack
-from ddtree_metrics.times import parse_window
+from ddtree_metrics.tables.writers import FORMATS, open_writer, write_tables
+from ddtree_metrics.times import parse_window, parse_window_of_log
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -359,15 +363,131 @@ class Log:
         """
         yield from _tables.to_records(self.table(name), TABLES[name])
 
+    @functools.cached_property
+    def requests_table(self) -> pd.DataFrame:
+        """One row a request: when, at what context and batch, and how fast; see ``by_request``."""
+        from ddtree_metrics.metrics import by_request
+
+        return by_request(self.basis.frame())
+
+    def between(self, since: str | datetime | None = None, until: str | datetime | None = None, *, tz: str | ZoneInfo = "UTC") -> Log:
+        """Return the part of the log from one instant to another.
+
+        Steps are joined with requests before they are cut, so that context lengths stay as they were. A request stays if it ran within
+        the window, and the last server start before it stays, which says how the server was started.
+
+        Parameters
+        ----------
+        since, until : str or datetime, optional
+            The window, ``since <= t < until``, as for ``read_journal``; ``1h`` is the last hour of the log, ``14:05`` of its last day.
+        tz : str or ZoneInfo
+            The zone of times that do not say theirs.
+        """
+        account = self.coverage
+        low, high = parse_window_of_log(since, until, last_us=account.last_us, tz=zone_of(tz))
+        made = {name: _within(self.table(name), low, high) for name in TABLES}
+        made["servers"] = _starts_within(self.table("servers"), low, high)
+        rows = {name: table.num_rows for name, table in made.items() if name in account.parsed}
+        first, last = account.first_us, account.last_us
+        cut = replace(
+            account,
+            parsed=rows,
+            first_us=first if low is None or first is None else max(low, first),
+            last_us=last if high is None or last is None else min(high, last),
+            notes=[*account.notes, "a part of what was read: counts of lines are those of all of it"],
+        )
+        part = Log(made, cut, self.counts)
+        part.clock_offset_s = self.clock_offset_s
+        return part
+
+    def write(self, path: PathLike, table: str | None = None, *, force: bool = False) -> Path:
+        """Write all tables into a folder, or one table into a file; ``read`` reads both back.
+
+        Parameters
+        ----------
+        path : str or Path
+            A folder, or a file whose suffix says its format (``.parquet``, ``.csv``, ``.jsonl``, ``.arrow``).
+        table : str, optional
+            Which table a file gets; ``steps`` if not given.
+        force : bool
+            Whether files that are there may be replaced.
+
+        Returns
+        -------
+        Path
+            Where it was written.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written, or is there already; nothing half-written is left.
+        """
+        where = Path(path)
+        if table is not None or where.suffix.lower() in {end for ends in FORMATS.values() for end in ends}:
+            name = table or "steps"
+            rows = self.table(name)
+            with open_writer(where, TABLES[name], force=force, metadata=self.metadata()) as writer:
+                writer.write(rows)
+        else:
+            write_tables(where, {name: (TABLES[name], self.table(name)) for name in TABLES}, force=force, metadata=self.metadata())
+        return where
+
     def metadata(self) -> dict[str, str]:
         """Return what a file of this log says of itself: coverage and conventions, each as JSON."""
         return {"coverage": self.coverage.to_json(), "counts": self.counts.to_json()}
 
+    def __str__(self) -> str:
+        return f"Log of {self.coverage}"
+
     def __repr__(self) -> str:
-        return f"Log({self.coverage})"
+        return f"<{self}>"
+
+    def _repr_html_(self) -> str:
+        return self.coverage._repr_html_()
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------------
+
+
+def read(paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]] | None = None, **options: Any) -> Log:
+    """Read whatever it is: journal files, text logs, ``journalctl`` output, a folder of any of them, what ``Log.write`` or an export wrote.
+
+    Parameters
+    ----------
+    paths : str, Path, binary file, or sequence of them, optional
+        What to read; what it holds decides how. Without it the journal of this machine is read, and ``unit=`` says whose lines.
+    **options
+        As for ``read_parquet`` where tables are read, for ``read_text`` where files are, else for ``read_journal``.
+
+    Returns
+    -------
+    Log
+
+    Raises
+    ------
+    SourceError
+        If nothing could be read.
+    TimeError
+        If the window cannot be read, or is empty.
+
+    Examples
+    --------
+    >>> log = ddt.read("run.log.gz")  # doctest: +SKIP
+    >>> log = ddt.read(unit="sglang-kimi.service", since="1h")  # doctest: +SKIP
+    """
+    if paths is None:
+        return read_journal(**options)
+    some: list[Any] = list(paths) if isinstance(paths, list | tuple) else [paths]
+    named = [Path(p) for p in some if isinstance(p, str | Path)]
+    if named and len(named) == len(some) and all(is_stored(p) for p in named):
+        return read_parquet(named, **options)
+    if len(named) == len(some) == 1:
+        place = named[0]
+        if place.suffix in UNIT_SUFFIXES and not place.exists():
+            raise SourceNotFound(f"no file {str(place)!r}; a unit of the journal is read with unit={str(place)!r}")
+        if place.is_dir() and not journal_files(str(place)):
+            some = [place / "*"]
+    return read_text(some, **options)
 
 
 def read_journal(
@@ -523,14 +643,25 @@ def _take_off(account: Coverage, overlaps: dict[str, list[Overlap]]) -> None:
 
 def _within(table: pa.Table, low: int | None, high: int | None) -> pa.Table:
     """Keep the rows of a window; rows without a time stay."""
-    name = next((n for n in ("time", "finished") if n in table.column_names), None)
-    if name is None or (low is None and high is None):
+    ends = ("time", "time") if "time" in table.column_names else ("finished", "received") if "received" in table.column_names else None
+    if ends is None or (low is None and high is None):
         return table
-    time = table[name].cast(pa.int64())
-    keep = pc.is_null(time)
-    inside = pc.greater_equal(time, low if low is not None else -(1 << 62))
-    inside = pc.and_(inside, pc.less(time, high if high is not None else 1 << 62))
+    last, first = (table[name].cast(pa.int64()) for name in ends)
+    first = pc.coalesce(first, last)  # a request is in the window if any of it is
+    keep = pc.is_null(last)
+    inside = pc.greater_equal(last, low if low is not None else -(1 << 62))
+    inside = pc.and_(inside, pc.less(first, high if high is not None else 1 << 62))
     return table.filter(pc.or_(keep, pc.fill_null(inside, False)))
+
+
+def _starts_within(servers: pa.Table, low: int | None, high: int | None) -> pa.Table:
+    """Keep the server starts of a window, and of each service the last one before it."""
+    inside, before = _within(servers, low, high), _within(servers, None, low) if low is not None else servers.slice(0, 0)
+    if not before.num_rows:
+        return inside
+    frame = _tables.to_pandas(before.select(["time", "host", "unit", "dp_rank"]))
+    last = frame[frame["time"].notna()].sort_values("time", kind="stable").drop_duplicates(["host", "unit", "dp_rank"], keep="last")
+    return pa.concat_tables([before.take(pa.array(sorted(last.index), pa.int64())), inside])
 
 
 def collect(reading: Readable) -> Log:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ddtree_metrics.errors import UsageError
 from ddtree_metrics.reading import Reading
 from ddtree_metrics.sources import JournalPlace, Selection, Window, open_journal, open_sources
 from ddtree_metrics.times import get_zone, parse_window
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 Names = str | Sequence[str] | None
 PathLike = str | Path
+UNIT_SUFFIXES = frozenset(
+    f".{kind}" for kind in ("service", "scope", "slice", "socket", "mount", "target", "timer", "path", "device", "swap", "automount")
+)
+"""The kinds of units; a name with another suffix is no unit's."""
 
 
 def zone_of(tz: str | ZoneInfo | None) -> ZoneInfo | None:
@@ -43,7 +48,11 @@ def _dialects(value: Any) -> list[Any] | None:
 
 
 def _unit_names(value: Names) -> tuple[str, ...]:
-    """Complete unit names as journalctl does: ``sglang`` is ``sglang.service``."""
+    """Complete unit names as journalctl does: ``sglang`` is ``sglang.service``; a file is no unit."""
+    for name in _names(value):
+        suffix = Path(name).suffix
+        if "/" in name or suffix in (".journal", ".journal~") or (suffix and suffix not in UNIT_SUFFIXES and Path(name).is_file()):
+            raise UsageError(f"{name!r} is a file, not a unit: ddtree_metrics.read({name!r}) reads it (ddtree-logs: give it as FILE)")
     return tuple(name if "." in name else f"{name}.service" for name in _names(value))
 
 

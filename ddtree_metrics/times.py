@@ -25,6 +25,7 @@ UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 _SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
 
 ACCEPTED = (
     "accepted are a span before now (1h, 2h30m, 90min, 2d), now, today, yesterday, 2026-05-05, 2026-05-05 14:05:00 "
@@ -188,6 +189,28 @@ def parse_window(
             "exchange the two, or leave one out"
         )
     return since_us, until_us
+
+
+def parse_window_of_log(
+    since: str | datetime | None, until: str | datetime | None, *, last_us: int | None, tz: zoneinfo.ZoneInfo | None = None
+) -> tuple[int | None, int | None]:
+    """Read both ends of a window of a log; a span or a time of day without a date is meant from the log's end, which may be long ago.
+
+    Parameters
+    ----------
+    since, until, tz
+        As for `parse_window`.
+    last_us : int or None
+        The last instant of the log; where it is not known, the machine's clock is asked.
+    """
+    machine = _time.time_ns() // 1_000
+    attempts = [machine] if last_us is None else [last_us + 1, (last_us // _DAY + 1) * _DAY - 1, machine]
+    for now in attempts[:-1]:
+        try:
+            return parse_window(since, until, now_us=now, tz=tz)
+        except TimeError:
+            continue
+    return parse_window(since, until, now_us=attempts[-1], tz=tz)
 
 
 def format_us(us: int) -> str:

@@ -43,8 +43,8 @@ def test_lean_rows_give_the_numbers_of_the_whole_rows(kind: str) -> None:
     assert_frame_equal(ddt.fit_step_time(whole).coefficients, ddt.fit_step_time(lean).coefficients)
     assert_frame_equal(ddt.acceptance(whole).survival, ddt.acceptance(lean).survival)
     assert_frame_equal(
-        ddt.step_times(whole)[["step_time_ms", "step_time_from", "step_time_why"]],
-        ddt.step_times(lean)[["step_time_ms", "step_time_from", "step_time_why"]],
+        ddt.step_times(whole)[["step_time_ms", "step_time_from", "step_why"]],
+        ddt.step_times(lean)[["step_time_ms", "step_time_from", "step_why"]],
     )
 
 

@@ -129,17 +129,17 @@ def test_the_smallest_step_of_a_clock_is_seen_in_three_stamps(stamps: list[int],
 def test_a_clock_of_a_tenth_of_a_second_times_no_step(resolution_us: int, why: str | None) -> None:
     made = ddt.step_times(pd.DataFrame({"time": at(np.arange(6) * 300_000), "time_resolution_us": resolution_us}))
 
-    assert set(made["step_time_why"].tolist()[1:]) == {why}
+    assert set(made["step_why"].tolist()[1:]) == {why}
 
 
 @pytest.mark.parametrize(("between_us", "why"), [(99, "burst"), (100, None)])
 def test_lines_a_tenth_of_a_millisecond_apart_are_steps(between_us: int, why: str | None) -> None:
     made = ddt.step_times(pd.DataFrame({"time": at([0, 40_000, 80_000, 80_000 + between_us, 120_000, 160_000]), "time_resolution_us": 1}))
 
-    assert made["step_time_why"].tolist()[3] == why
+    assert made["step_why"].tolist()[3] == why
     # the line that begins a burst and the one after it are no steps either, the one after that is
-    assert made["step_time_why"].tolist()[2] == made["step_time_why"].tolist()[4] == why
-    assert made["step_time_why"].tolist()[5] is None
+    assert made["step_why"].tolist()[2] == made["step_why"].tolist()[4] == why
+    assert made["step_why"].tolist()[5] is None
 
 
 # -- Decode lines ----------------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_window_three_times_as_slow_as_those_beside_it_holds_idle_time(factor:
     ms[6] *= factor
     made = ddt.decode_step_times(decode(ms), interval=40)
 
-    assert made["step_time_why"].tolist()[6] == why
+    assert made["step_why"].tolist()[6] == why
 
 
 @pytest.mark.parametrize(("factor", "why"), [(9.99, None), (10.01, "after_idle")])
@@ -177,19 +177,19 @@ def test_a_single_step_may_take_ten_times_as_long_as_those_beside_it(factor: flo
     ms[6] *= factor
     made = ddt.decode_step_times(decode(ms, every=1), interval=1)
 
-    assert made["step_time_why"].tolist()[6] == why
+    assert made["step_why"].tolist()[6] == why
 
 
 def test_the_windows_beside_one_are_three_on_each_side() -> None:
     # three of 20 ms before the slow one, and three of 20 ms after; farther off they are 60 ms, and 61 ms are three times 20 all the same
     slow = [60.0] * 4 + [20.0] * 3 + [61.0] + [20.0] * 3 + [60.0] * 4
 
-    assert ddt.decode_step_times(decode(slow), interval=40)["step_time_why"].tolist()[7] == "after_idle"
+    assert ddt.decode_step_times(decode(slow), interval=40)["step_why"].tolist()[7] == "after_idle"
     # with two of 20 ms the median of the three nearest is still 20; with one it is 60, and nothing stands out
     slow[4] = slow[10] = 60.0
-    assert ddt.decode_step_times(decode(slow), interval=40)["step_time_why"].tolist()[7] == "after_idle"
+    assert ddt.decode_step_times(decode(slow), interval=40)["step_why"].tolist()[7] == "after_idle"
     slow[5] = slow[9] = 60.0
-    assert ddt.decode_step_times(decode(slow), interval=40)["step_time_why"].tolist()[7] is None
+    assert ddt.decode_step_times(decode(slow), interval=40)["step_why"].tolist()[7] is None
 
 
 @pytest.mark.parametrize(("steps", "why"), [(42, None), (42.5, "window_mismatch"), (38, None), (37.5, "window_mismatch")])
@@ -199,7 +199,7 @@ def test_a_window_may_hold_a_twentieth_more_or_fewer_steps_than_the_interval(ste
     grown[6] = 2 * steps
     made = ddt.decode_step_times(decode([20.0] * 12, tokens=1000 + np.cumsum(grown)), interval=40)
 
-    assert made["step_time_why"].tolist()[6] == why
+    assert made["step_why"].tolist()[6] == why
 
 
 @pytest.mark.parametrize(("steps", "why"), [(105, None), (105.5, "window_mismatch")])
@@ -208,13 +208,13 @@ def test_of_long_windows_a_twentieth_is_let_pass(steps: float, why: str | None) 
     grown[6] = 2 * steps
     made = ddt.decode_step_times(decode([20.0] * 12, every=100, tokens=1000 + np.cumsum(grown)), interval=100)
 
-    assert made["step_time_why"].tolist()[6] == why
+    assert made["step_why"].tolist()[6] == why
 
 
 def test_the_last_window_is_compared_with_those_before_it() -> None:
     made = ddt.decode_step_times(decode([20.0] * 11 + [61.0]), interval=40)
 
-    assert made["step_time_why"].tolist()[-1] == "after_idle"
+    assert made["step_why"].tolist()[-1] == "after_idle"
 
 
 @pytest.mark.parametrize(("own", "agree"), [(20.0 * 1.049, True), (20.0 * 1.051, False)])

@@ -108,7 +108,7 @@ def sentences(value: Any) -> list[str]:
         return [value]
     if isinstance(value, pd.DataFrame):
         own = [s for s in value.attrs.values() if isinstance(s, str)]
-        for name in ("reason", "detail", "note", "step_time_why", "rate_why", "counters_why", "bin"):
+        for name in ("reason", "detail", "note", "step_why", "rate_why", "counters_why", "bin"):
             if name in value.columns:
                 own += [s for s in value[name] if isinstance(s, str)]
         return own

@@ -33,7 +33,7 @@ def at(*seconds: float) -> list[pd.Timestamp]:
 
 
 def why(frame: pd.DataFrame) -> list[Any]:
-    return list(frame["step_time_why"])
+    return list(frame["step_why"])
 
 
 def stock_lines() -> pd.DataFrame:
@@ -263,8 +263,8 @@ def test_a_step_time_is_positive_or_has_a_reason(differences: list[int]) -> None
     made = step_times(steps)
     known = made["step_time_ms"].notna()
     assert (made.loc[known, "step_time_ms"] > 0).all()
-    assert made.loc[~known, "step_time_why"].notna().all()
-    assert made.loc[known, "step_time_why"].isna().all()
+    assert made.loc[~known, "step_why"].notna().all()
+    assert made.loc[known, "step_why"].isna().all()
 
 
 def flushed(flushes: int, lines: int, every_s: float, *, late_s: dict[int, float] | None = None) -> pd.DataFrame:

@@ -34,7 +34,7 @@ def texts(values: Any) -> list[str | None]:
 def same_answers(steps: pd.DataFrame, **others: pd.DataFrame) -> None:
     """Assert that a frame without what the reader computed gives what the reader computed."""
     made = step_times(steps.drop(columns=["step_us", "step_why"]), **others)
-    assert texts(made["step_time_why"]) == texts(steps["step_why"])
+    assert texts(made["step_why"]) == texts(steps["step_why"])
     np.testing.assert_allclose(made["step_time_ms"].to_numpy(float), steps["step_us"].to_numpy(float, na_value=np.nan) / 1000.0, atol=1e-9)
 
 
@@ -93,7 +93,7 @@ def test_four_hundred_rows_have_as_many_gaps_for_the_metrics_as_for_the_reader()
     # the first slow one, has fast ones before it and slow ones after it: median of both sides 80 ms, no gap.
     us = T0 + np.concatenate([[0], np.cumsum(np.repeat([10_000, 150_000], [300, 100]))])
     made = step_times(pd.DataFrame({"time_us": us}))
-    assert texts(made["step_time_why"]) == ["first", *[None] * 400]
+    assert texts(made["step_why"]) == ["first", *[None] * 400]
 
 
 def test_a_gap_is_found_whatever_share_of_the_intervals_is_slow() -> None:
@@ -107,7 +107,7 @@ def test_a_gap_is_found_whatever_share_of_the_intervals_is_slow() -> None:
 def test_an_interval_longer_than_any_step_is_a_gap_and_one_as_long_is_none() -> None:
     # nothing is beside it: only the longest step, 5 s, can tell
     for us, reason in ((5_000_000, None), (5_000_001, "gap")):
-        assert texts(step_times(pd.DataFrame({"monotonic_us": [0, us]}))["step_time_why"]) == ["first", reason]
+        assert texts(step_times(pd.DataFrame({"monotonic_us": [0, us]}))["step_why"]) == ["first", reason]
 
 
 # -- windows of Decode lines ---------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_the_order_in_the_file_decides_which_window_a_prefill_lies_in() -> None:
     log = ddt.read_text(FAILING / "order-in-one-second.log")
     for decode in (log.decode, log.decode.drop(columns=["line_us", "line_why"])):
         made = decode_step_times(decode, prefill=log.prefill, events=log.events)
-        assert texts(made["step_time_why"]) == [None, None, "prefill_between", None]
+        assert texts(made["step_why"]) == [None, None, "prefill_between", None]
         assert made["step_time_ms"].tolist()[:2] == [25.0, 25.0]
     # 120 tokens a line are 40 steps of 3 tokens
     assert log.decode_steps.attrs["log_interval"] == 40
@@ -169,16 +169,16 @@ def windows(*throughput: float) -> pd.DataFrame:
 def test_a_slow_phase_at_an_end_of_the_log_is_no_idle_time(slow: int) -> None:
     # 20 lines at 80 tok/s are 25 ms a step, the slow ones at 8 tok/s 250 ms
     at_the_end = decode_step_times(windows(*[80.0] * 20, *[8.0] * slow))
-    assert texts(at_the_end["step_time_why"]) == [None] * (20 + slow)
+    assert texts(at_the_end["step_why"]) == [None] * (20 + slow)
     assert at_the_end["step_time_ms"].tolist() == [25.0] * 20 + [250.0] * slow
     at_the_start = decode_step_times(windows(*[8.0] * slow, *[80.0] * 20))
-    assert texts(at_the_start["step_time_why"]) == [None] * (20 + slow)
+    assert texts(at_the_start["step_why"]) == [None] * (20 + slow)
 
 
 def test_a_single_line_that_stands_out_is_idle_time_wherever_it_is() -> None:
     for at in (0, 10, 20):
         made = decode_step_times(windows(*[80.0] * at, 8.0, *[80.0] * (20 - at)))
-        assert texts(made["step_time_why"]) == [None] * at + ["after_idle"] + [None] * (20 - at)
+        assert texts(made["step_why"]) == [None] * at + ["after_idle"] + [None] * (20 - at)
 
 
 # -- speculation, stretch by stretch -------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_stretch_without_accept_len_is_a_server_without_speculation() -> None:
     made = decode_step_times(log.decode)
     assert made["accept_len"].tolist() == [1.0] * 4 + [2.0] * 4
     assert made["speculative"].tolist() == [0.0] * 4 + [1.0] * 4
-    assert texts(made["step_time_why"]) == [None] * 4 + ["first"] + [None] * 3
+    assert texts(made["step_why"]) == [None] * 4 + ["first"] + [None] * 3
     np.testing.assert_allclose(made["step_time_ms"].dropna(), [1000 / 146] * 4 + [2000 / 93] * 3)
     assert made["window_steps"].dropna().tolist() == [40.0] * 6
 
@@ -202,7 +202,7 @@ def test_one_line_without_accept_len_among_others_is_no_server_without_speculati
         cut = lines.copy()
         cut.loc[4 : 3 + lacking, "accept_len"] = np.nan
         made = decode_step_times(cut)
-        assert texts(made["step_time_why"])[4 : 4 + lacking] == ["no_accept_len"] * lacking
+        assert texts(made["step_why"])[4 : 4 + lacking] == ["no_accept_len"] * lacking
         assert np.isnan(made["speculative"][4])
     cut.loc[4:6, "accept_len"] = np.nan  # three in a row
     assert speculative(cut).tolist() == [1.0] * 4 + [0.0] * 3 + [1.0] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time as _time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -11,17 +10,15 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.diagnosis.numerals import plural
-from ddtree_metrics.errors import MetricError, TimeError
+from ddtree_metrics.errors import MetricError
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools
-from ddtree_metrics.times import format_us, parse_window
+from ddtree_metrics.times import format_us, parse_window, parse_window_of_log
 
 GROUP_FORMS = (
     "a window '14:00..14:30' or a pair of instants, 'run:2' or a number (a server start, from 1; -1 is the last), 'boot:ID', 'unit:NAME', "
     "'context:0-1023' or {'context': (0, 1024)}, 'requests:ID,ID' or a list of request ids"
 )
-
-_DAY = 86_400_000_000
 
 _COLUMNS = {
     "context": "context",
@@ -190,7 +187,8 @@ def _listed(word: str, names: list[str]) -> str:
 
 
 def _window(panel: Basis, since: Any, until: Any) -> tuple[Bools, str, str]:
-    low, high = _ends(panel, _plain(since), _plain(until))
+    last = int(panel.time_us.max(initial=-1))
+    low, high = parse_window_of_log(_plain(since), _plain(until), last_us=last if last >= 0 else None, tz=panel.tz)
     mine = panel.time_us >= 0
     if low is not None:
         mine &= panel.time_us >= low
@@ -198,19 +196,6 @@ def _window(panel: Basis, since: Any, until: Any) -> tuple[Bools, str, str]:
         mine &= panel.time_us < high
     ends = [format_us(x)[:19] if x is not None else "" for x in (low, high)]
     return mine, "windows", f"{ends[0] or 'the beginning'} to {ends[1] or 'the end'}"
-
-
-def _ends(panel: Basis, since: Any, until: Any) -> tuple[int | None, int | None]:
-    """Read both ends; a span or a time of day without a date is meant from the end of the log, which may be long ago."""
-    last = int(panel.time_us.max(initial=-1))
-    machine = _time.time_ns() // 1000
-    attempts = [last + 1, (last // _DAY + 1) * _DAY - 1, machine] if last >= 0 else [machine]
-    for now in attempts[:-1]:
-        try:
-            return parse_window(since, until, now_us=now, tz=panel.tz)
-        except TimeError:
-            continue
-    return parse_window(since, until, now_us=attempts[-1], tz=panel.tz)
 
 
 def _plain(x: Any) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from html import escape
 from typing import Any
 
 from ddtree_metrics.diagnosis.reasons import Reason
@@ -294,6 +295,19 @@ class Diagnosis:
             if one.key == key:
                 return one
         raise KeyError(f"no hypothesis {key!r}; there are {', '.join(h.key for h in self.hypotheses)}")
+
+    def __str__(self) -> str:
+        """Return the answer as a screen of text."""
+        from ddtree_metrics.diagnosis.text import format_diagnosis
+
+        return format_diagnosis(self)
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis: {self.verdict if len(self.verdict) <= 160 else self.verdict[:159] + '…'}>"
+
+    def _repr_html_(self) -> str:
+        """Show the screen in a notebook."""
+        return f"<pre style='white-space: pre-wrap'>{escape(str(self))}</pre>"
 
     @property
     def causes(self) -> tuple[Hypothesis, ...]:

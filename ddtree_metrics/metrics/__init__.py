@@ -7,6 +7,7 @@ Intervals come from resampling requests, for the steps of one request are not in
 from ddtree_metrics.metrics.acceptance import Acceptance, acceptance, survival_from_histogram
 from ddtree_metrics.metrics.attribution import Attribution, attribute_slowdown
 from ddtree_metrics.metrics.budgets import by_budget
+from ddtree_metrics.metrics.by_request import BY_REQUEST_COLUMNS, by_request
 from ddtree_metrics.metrics.comparison import StepTimeComparison, compare_step_times
 from ddtree_metrics.metrics.confounding import Confounding, confounded
 from ddtree_metrics.metrics.context import BY_CONTEXT_COLUMNS, by_context
@@ -45,6 +46,7 @@ from ddtree_metrics.steps.tokens import (
 
 __all__ = [
     "BY_CONTEXT_COLUMNS",
+    "BY_REQUEST_COLUMNS",
     "WALL_TIME_COLUMNS",
     "AcceptRate",
     "Acceptance",
@@ -70,6 +72,7 @@ __all__ = [
     "attribute_slowdown",
     "by_budget",
     "by_context",
+    "by_request",
     "check_sweep",
     "commit_convention",
     "compare_step_times",

@@ -39,7 +39,7 @@ def gaps(steps: pd.DataFrame, events: pd.DataFrame | None = None, *, prefill: pd
     """
     rows: list[dict[str, Any]] = []
     timed = step_times(steps, events=events, prefill=prefill)
-    why = cols.text(timed, "step_time_why")
+    why = cols.text(timed, "step_why")
     frame = Intervals.of(steps)
     units, streams = cols.text(steps, "unit"), cols.text(steps, "stream")
     notices = _Notices(events)

@@ -131,9 +131,9 @@ def _reasons(
     """Say of each interval why it is no step time, None if it is one; and how many requests were running."""
     if not decode:
         timed = step_times(lines, events=events, prefill=prefill)
-        return cols.text(timed, "step_time_why"), cols.numeric(lines, "batch_size")
+        return cols.text(timed, "step_why"), cols.numeric(lines, "batch_size")
     timed = decode_step_times(lines, prefill=prefill, events=events)
-    why = cols.text(timed, "step_time_why")
+    why = cols.text(timed, "step_why")
     if cols.has(lines, "line_why"):
         # what was seen when the lines were read goes by their order, and so before what their times tell
         read = cols.text(lines, "line_why")

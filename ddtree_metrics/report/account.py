@@ -39,31 +39,12 @@ START_COLUMNS = {
     "max_total_tokens": "KV pool (tokens)",
     "decode_log_interval": "log interval",
 }
-COUNTED = {
-    "broken_lines": "lines that have a marker but break its form",
-    "message_null": "entries whose message is null (the reader ran without --all)",
-    "message_missing": "entries without a message",
-    "blob_data": "lines that journalctl replaced by [blob data]",
-    "pieces_joined": "pieces of cut lines, joined",
-    "pieces_unfinished": "cut lines whose end never came",
-    "bad_bytes": "lines with bytes that are no UTF-8, replaced",
-    "duplicate_lines": "lines that another of the files has too, counted once",
-    "outside_window": "lines outside the window",
-    "duplicate_ranks": "copies of a step from other tensor-parallel ranks, not counted again",
-    "duplicate_events": "event lines of other ranks, not counted again",
-    "suppressed_notices": "notices of journald that it suppressed lines",
-    "suppressed_lines": "lines lost that way, at least",
-    "gaps": "holes between steps without a reason in the log",
-    "bursts": "lines written together, whose times say nothing of the steps",
-}
 
 
 def coverage(log: Log, diagnosis: Diagnosis, facts: Facts) -> Html:
     """Say what was read, what could not be read, and what was left out of the numbers."""
     met: Coverage = log.coverage
-    rows: list[tuple[object, object]] = [("lines read", count(met.lines))]
-    rows += [(f"rows of {name}", count(n)) for name, n in met.parsed.items() if n]
-    rows += [(said, count(getattr(met, name))) for name, said in COUNTED.items() if getattr(met, name, 0)]
+    rows: list[tuple[object, object]] = [(said, count(n)) for said, n in met.counted()]
     if met.clock_steps:
         jumps = ", ".join(f"{s:+.1f} s" for s in met.clock_steps[:8]) + (" …" if len(met.clock_steps) > 8 else "")
         rows.append((f"jumps of the wall clock ({jumps})", count(len(met.clock_steps))))

@@ -28,7 +28,7 @@ SWEEP_NAMES = {
     "tokens_per_step_pooled": ("tokens_per_step",),
 }
 
-_OVER_TIME = ["time", "time_us", "time_from", "stream", "tokens", "step_time_ms", "step_time_why"]
+_OVER_TIME = ["time", "time_us", "time_from", "stream", "tokens", "step_time_ms", "step_why"]
 
 
 @dataclass(slots=True)

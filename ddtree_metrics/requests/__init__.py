@@ -24,12 +24,14 @@ from ddtree_metrics.times import Localizer
 __all__ = ["complement_requests", "read_requests", "requests_from_log", "tokens_per_step"]
 
 
-def read_requests(paths: str | PathLike[str] | Sequence[str | PathLike[str]], *, tz: ZoneInfo | str | None = None) -> pd.DataFrame:
-    """Read requests from files, whatever program wrote them.
+def read_requests(
+    paths: str | PathLike[str] | pd.DataFrame | Sequence[str | PathLike[str] | pd.DataFrame], *, tz: ZoneInfo | str | None = None
+) -> pd.DataFrame:
+    """Read requests from files, whatever program wrote them, or from a frame with columns of these names.
 
     Parameters
     ----------
-    paths : path, or sequence of paths
+    paths : path, DataFrame, or sequence of them
         Files, folders (every file of a known ending in it) or globs. Understood are, by content and not by name: SGLang's request
         file (``--export-metrics-to-file``; hourly files) and its JSON request log, JSON lines or one JSON document of flat
         records or of OpenAI responses (``usage``), what ``bench_serving --output-details``, guidellm (JSON) and aiperf
@@ -89,15 +91,16 @@ def read_requests(paths: str | PathLike[str] | Sequence[str | PathLike[str]], *,
     places: list[str] = []
     told: dict[str, int] = {}
     for path in request_files.expand(paths):
-        told[path.name] = told.get(path.name, 0) + 1
-        name = path.name if told[path.name] == 1 else f"{path.name}({told[path.name]})"
+        base = request_files.FRAME if isinstance(path, pd.DataFrame) else path.name
+        told[base] = told.get(base, 0) + 1
+        name = base if told[base] == 1 else f"{base}({told[base]})"
         before = len(rows)
         for where, source, raw in request_files.rows(path, met):
             met.records += 1
             rows.append(_normal(where, source, raw, zone, localizers))
             places.append(f"{name}#{len(rows) - before}")
         if len(rows) == before:
-            met.empty.append(path.name)
+            met.empty.append(base)
     doubled = mark_duplicates(rows)
     name_nameless(rows, places)
     _warn(met, rows, doubled)

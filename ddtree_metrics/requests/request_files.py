@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,6 +22,8 @@ Row = dict[str, Any]
 
 SUFFIXES = (".jsonl", ".json", ".log", ".ndjson", ".csv", ".tsv", ".parquet")
 _LOG_HEAD = re.compile(r"^\[[^\]]{8,40}\]\s*(?=\{)")
+FRAME = "frame"
+"""What stands for the name of a file where requests come in a frame."""
 _WRAPPERS = ("requests", "results", "records", "data")
 _META = ("request_parameters", "spec_verify_ct", "request_received_ts", "meta_info")
 
@@ -43,11 +46,14 @@ class Met:
         self.first_broken = self.first_broken or where
 
 
-def expand(paths: Any) -> list[Path]:
-    """List the files meant by a path, a folder, a glob, or several of them."""
-    some = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    found: list[Path] = []
+def expand(paths: Any) -> list[Path | pd.DataFrame]:
+    """List the files meant by a path, a folder, a glob, or several of them; a frame stands for itself."""
+    some = [paths] if isinstance(paths, (str, Path, pd.DataFrame)) else list(paths)
+    found: list[Path | pd.DataFrame] = []
     for one in some:
+        if isinstance(one, pd.DataFrame):
+            found.append(one)
+            continue
         path = Path(one)
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and (set(p.suffixes) & set(SUFFIXES)))
@@ -66,12 +72,15 @@ def expand(paths: Any) -> list[Path]:
     return found
 
 
-def rows(path: Path, met: Met) -> Iterator[tuple[str, str, Row]]:
-    """Yield (where, source, mapping) for each request of one file.
+def rows(path: Path | pd.DataFrame, met: Met) -> Iterator[tuple[str, str, Row]]:
+    """Yield (where, source, mapping) for each request of one file, or of a frame.
 
     ``source`` is ``request_file`` for what the server itself wrote, else ``client``.
     """
     met.files += 1
+    if isinstance(path, pd.DataFrame):
+        yield from _frame(path, met)
+        return
     head = _head(path)
     if head[:4] == b"PAR1":
         yield from _parquet(path, met)
@@ -331,11 +340,30 @@ def _parquet(path: Path, met: Met) -> Iterator[tuple[str, str, Row]]:
         file = pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as e:
         raise SourceDamaged(f"{path} cannot be read as Parquet: {e}") from e
-    names = [n for n in file.schema_arrow.names if request_fields.find(n) is not None]
-    _check_columns(path, file.schema_arrow.names, met)
-    extra = [n for n in ("kind", "source", "flags") if n in file.schema_arrow.names]
+    chosen = _chosen(path, file.schema_arrow.names, met)
     at = 0
-    for batch in file.iter_batches(columns=names + extra):
+    for batch in file.iter_batches(columns=chosen):
         for row in batch.to_pylist():
             at += 1
             yield f"{path.name}:{at}", "client", row
+
+
+def _frame(frame: pd.DataFrame, met: Met) -> Iterator[tuple[str, str, Row]]:
+    chosen = _chosen(Path(FRAME), [str(n) for n in frame.columns], met)
+    plain = frame.rename(columns=str)[chosen]
+    # a null is null whatever its kind: NaN in a column of whole numbers, NaT, None
+    held = {name: [None if null else value for value, null in zip(plain[name], plain[name].isna(), strict=True)] for name in chosen}
+    for at in range(len(frame)):
+        yield f"{FRAME}:{at + 1}", "client", {name: _plain(values[at]) for name, values in held.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell of a frame as plain Python has it."""
+    value = value.to_pydatetime(warn=False) if hasattr(value, "to_pydatetime") else value
+    return value.item() if hasattr(value, "item") else value
+
+
+def _chosen(path: Path, names: list[str], met: Met) -> list[str]:
+    """Return the columns that are known, and those that say what was decided of a request before."""
+    _check_columns(path, names, met)
+    return [n for n in names if request_fields.find(n) is not None] + [n for n in ("kind", "source", "flags") if n in names]

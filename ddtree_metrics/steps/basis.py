@@ -221,7 +221,7 @@ class Basis:
         -------
         DataFrame
             ``request_id`` and ``stream`` (categories), ``where`` (a number, the same for rows of one step), ``context_len``, ``tokens``,
-            ``step_time_ms``, ``step_time_why``, ``batch_size``, ``batch_context``, ``weight``, ``budget``, ``time_us``, ``prompt_len``,
+            ``step_time_ms``, ``step_why``, ``batch_size``, ``batch_context``, ``weight``, ``budget``, ``time_us``, ``prompt_len``,
             ``generated_len``, ``run``, and ``drafts``, ``draft_nodes``, ``step_index``, ``matched`` where they are known.
         """
         made: dict[str, Any] = {
@@ -232,7 +232,7 @@ class Basis:
             "context_len": self.context,
             "tokens": self.tokens,
             "step_time_ms": self.step_ms,
-            "step_time_why": _category(self.why_code, self.why_names),
+            "step_why": _category(self.why_code, self.why_names),
             "batch_size": self.batch,
             "batch_context": self.batch_context,
             "weight": self.weight,

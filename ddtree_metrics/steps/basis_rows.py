@@ -144,7 +144,7 @@ def _rows_of_decode(log: Any, decode: pd.DataFrame, servers: pd.DataFrame, reque
     interval = timed.attrs.get("log_interval")
     running = floats(timed, "running")
     running[running < 1] = np.nan
-    why = cols.text(timed, "step_time_why")
+    why = cols.text(timed, "step_why")
     context = floats(timed, "tokens") / running
     # #token falls to the rest of the batch when a request ends: it is then nobody's context
     context[(context <= 0) | np.isin(why, ["requests_changed", "retraction"])] = np.nan
@@ -156,7 +156,7 @@ def _rows_of_decode(log: Any, decode: pd.DataFrame, servers: pd.DataFrame, reque
             "context_len": context,
             "time_us": cols.time_us(timed),
             "step_time_ms": floats(timed, "step_time_ms"),
-            "step_time_why": why,
+            "step_why": why,
             "stream": cols.text(timed, "stream"),
             "boot_id": cols.text(timed, "boot_id"),
             "weight": float(interval or 1),
@@ -223,7 +223,7 @@ def _from_rows(rows: pd.DataFrame, kind: Kind, spoken: Floats | None) -> Basis:
     longest = generated
     if n and np.nanmax(np.nan_to_num(batch), initial=0.0) > 1:
         longest = pd.Series(generated).groupby(step).transform("max").to_numpy(np.float64)
-    why, reasons = _small(_codes(rows, "step_time_why" if "step_time_why" in rows else "step_why"))
+    why, reasons = _small(_codes(rows, "step_why"))
     boot, boots = _small(_codes(rows, "boot_id"))
     nothing = np.broadcast_to(np.nan, n)
     if spoken is None:

@@ -182,7 +182,7 @@ def decode_step_times(
     -------
     pandas.DataFrame
         A copy with ``step_time_raw_ms`` (the formula, whatever it is worth), ``step_time_ms`` (null where the window is spoiled),
-        ``step_time_from``, ``step_time_why`` (after_idle, prefill_between, requests_changed, retraction, window_mismatch,
+        ``step_time_from``, ``step_why`` (after_idle, prefill_between, requests_changed, retraction, window_mismatch,
         throughput_zero, throughput_not_finite, no_running, no_accept_len, first, unchecked, duplicate_rank), ``window_steps`` (by
         ``#token``), ``window_implied_ms``, ``window_seen_ms``, ``log_interval``, ``speculative`` (1, 0, or null) and ``accept_len``
         (1 where there is no speculation). ``attrs`` has ``log_interval``,
@@ -227,7 +227,7 @@ def decode_step_times(
     made["step_time_raw_ms"] = parts.raw_ms
     made["step_time_ms"] = np.where(ok, parts.raw_ms, np.nan)
     made["step_time_from"] = pd.Series(["throughput" if o else None for o in ok], index=decode.index, dtype=object)
-    made["step_time_why"] = pd.Series(why, index=decode.index, dtype=object)
+    made["step_why"] = pd.Series(why, index=decode.index, dtype=object)
     made["accept_len"] = parts.accept
     made["speculative"] = parts.speculative
     made["window_steps"] = window_steps

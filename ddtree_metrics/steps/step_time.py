@@ -55,7 +55,7 @@ def step_times(
     Returns
     -------
     pandas.DataFrame
-        A copy with ``step_time_ms`` (float), ``step_time_from`` (logged, monotonic, realtime, throughput) and ``step_time_why``
+        A copy with ``step_time_ms`` (float), ``step_time_from`` (logged, monotonic, realtime, throughput) and ``step_why``
         (null where there is a time).
 
     Examples
@@ -82,7 +82,7 @@ def step_times(
     made = steps.copy()
     made["step_time_ms"] = ms
     made["step_time_from"] = pd.Series(source, index=steps.index, dtype=object)
-    made["step_time_why"] = pd.Series(why, index=steps.index, dtype=object)
+    made["step_why"] = pd.Series(why, index=steps.index, dtype=object)
     return made
 
 
@@ -92,7 +92,8 @@ def _own_times(
     """Return step time in ms, why there is none, and the clock used, without throughput."""
     rows = len(steps)
     source = np.full(rows, None, dtype=object)
-    if cols.has(steps, "step_us") or cols.has(steps, "step_why"):
+    read = "step_us" in steps.columns or "step_time_ms" not in steps.columns  # else step_why is what this function gave before
+    if cols.has(steps, "step_us") or (read and cols.has(steps, "step_why")):
         ms = cols.finite(cols.numeric(steps, "step_us")) / 1000.0
         why = cols.text(steps, "step_why")
         why[np.isfinite(ms)] = None
