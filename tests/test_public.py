@@ -23,6 +23,13 @@ def test_every_name_of_the_benchmark_can_be_imported() -> None:
     assert [name for name in bench.__all__ if not hasattr(bench, name)] == []
 
 
+def test_every_name_of_the_benchmark_can_be_imported() -> None:
+    from ddtree_metrics import bench
+
+    assert "run_sweep" in bench.__all__
+    assert [name for name in bench.__all__ if not hasattr(bench, name)] == []
+
+
 def test_the_diagnose_function_is_not_hidden_by_its_module() -> None:
     said = _python("import ddtree_metrics.diagnosis, ddtree_metrics as d; print(callable(d.diagnose))")
 

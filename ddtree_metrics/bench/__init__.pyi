@@ -1,0 +1,7 @@
+"""The public names of ``ddtree_metrics.bench``, and the modules that they stand in."""
+
+from .baseline import Comparison as Comparison, Verdict as Verdict, compare as compare
+from .prompts import PromptSource as PromptSource
+from .protocol import run_sweep as run_sweep
+from .stats import Point as Point
+from .sweep import Plan as Plan, Sweep as Sweep, load_sweep as load_sweep
