@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ddtree_metrics.counters import copy_counters
 from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
 from ddtree_metrics.dialects import DIALECTS, get
 from ddtree_metrics.dialects.engine import Parser
@@ -202,15 +203,8 @@ class Reading:
     def _take_source(self) -> None:
         """Bring the account up to what the source and the streams have met so far."""
         stats, counts, account = self.source.stats, self._streams.counts, self.coverage
-        account.lines = stats.lines
-        account.units = dict(stats.units)
-        account.message_null, account.message_missing = stats.message_null, stats.message_missing
-        account.blob_data, account.bad_bytes = stats.blob_data, stats.bad_bytes
-        account.duplicate_lines = stats.duplicate_lines
-        account.pieces_joined, account.pieces_unfinished = stats.pieces_joined, stats.pieces_unfinished
-        account.damaged = list(stats.damaged)
-        account.duplicate_ranks, account.clock_steps = counts.duplicate_ranks, list(counts.clock_steps)
-        account.gaps, account.bursts = counts.gaps, counts.bursts
+        copy_counters(stats, account)
+        copy_counters(counts, account)
         account.duplicate_events = self._occurrences.duplicates
         account.slow_tier = dict(self._parser.misses)
         quoted = self._parser.quoted
@@ -225,7 +219,7 @@ class Reading:
 
     def _finish(self) -> None:
         self._take_source()
-        account, counts = self.coverage, self._streams.counts
+        account = self.coverage
         if account.message_null:
             account.add_note(
                 f"{account.message_null} entries have a null MESSAGE: journalctl -o json leaves out values above 4096 bytes "
@@ -245,8 +239,8 @@ class Reading:
             )
         if self._no_times:
             account.add_note(f"{self._no_times} rows have no time, so the window could not be applied to them: they were kept")
-        if counts.adopted_ranks:
-            account.add_note(f"{counts.adopted_ranks} steps of which the lowest rank's line was lost were taken from another rank's copy")
+        if account.adopted_ranks:
+            account.add_note(f"{account.adopted_ranks} steps of which the lowest rank's line was lost were taken from another rank's copy")
         if self._local_times:
             account.add_note(
                 f"{self._local_times} rows have times of an unknown zone (time_from ends in -local): local time is written as if it were "

@@ -429,12 +429,26 @@ def test_rows_of_long_texts_are_written_before_they_fill_the_memory(tmp_path: Pa
     assert [found.row_group(i).num_rows for i in range(found.num_row_groups)] == [4, 4, 1]
 
 
-COUNTS = [f.name for f in fields(Coverage) if f.type == "int"]
+NUMBERS = [f.name for f in fields(Coverage) if isinstance(getattr(Coverage(), f.name), int)]
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_the_account_of_two_files_adds_up_every_count_of_both(name: str) -> None:
-    assert getattr(Coverage.merged([Coverage(**{name: 2}), Coverage(**{name: 3})]), name) == 5
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_counter_that_is_one_field_is_added_up_written_down_and_told_everywhere(name: str) -> None:
+    from ddtree_metrics.cli.inspect_command import lines_of
+    from ddtree_metrics.counters import copy_counters, counters
+
+    both = Coverage.merged([Coverage(**{name: 2}), Coverage(**{name: 3})])
+    taken = Coverage()
+    copy_counters(both, taken)
+    said = {"coverage": both.to_dict(), "counts": ddt.Conventions().to_dict()} | dict.fromkeys(
+        ("services", "streams", "servers", "events"), ()
+    )
+    words = counters(Coverage)[name]
+
+    assert getattr(both, name) == getattr(taken, name) == 5
+    assert Coverage.from_dict(json.loads(both.to_json())) == both
+    assert f"<td style='text-align:left'>{words}</td><td>5</td>" in both._repr_html_()
+    assert name == "lines" or f"5 {words}" in " ".join(" ".join(lines_of(said)).split())
 
 
 def test_the_account_of_two_files_has_the_gaps_of_both(tmp_path: Path) -> None:

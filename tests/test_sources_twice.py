@@ -130,7 +130,7 @@ def test_three_copies_are_one(tmp_path: Path) -> None:
     assert (log.coverage.parsed["decode"], log.coverage.lines, log.coverage.duplicate_lines) == (5, 5, 10)
     assert "all 5 lines of b.log are in a.log too" in " ".join(log.coverage.notes)
     assert "all 5 lines of c.gz are in a.log too" in " ".join(log.coverage.notes)
-    assert "10 lines that another file has too" in " ".join(" ".join(lines_of(describe(log, joined=False))).split())
+    assert "10 lines that another of the files has too" in " ".join(" ".join(lines_of(describe(log, joined=False))).split())
 
 
 def test_equal_lines_within_one_file_are_real_and_the_kth_of_two_files_are_one() -> None:

@@ -102,6 +102,9 @@ def _servers(log: Log) -> list[dict[str, Any]]:
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """Lay it out for a terminal of 80 columns."""
+    from ddtree_metrics.counters import counters
+    from ddtree_metrics.coverage import Coverage
+
     c = found["coverage"]
     out = [f"source      {c['source']}", f"lines       {c['lines']:,}"]
     if c["first"]:
@@ -115,23 +118,8 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         out += _wrapped("", f"{kind['count']:,} {kind['table']} ({kind['dialect']}): {kind['reason']}")
         for example in kind["examples"][:2]:
             out += _wrapped("", f"  {example['where']}: {example['text'][:100]!r}")
-    for name, label in (
-        ("message_null", "null messages"),
-        ("message_missing", "entries without a message"),
-        ("blob_data", "messages replaced by [NB blob data]"),
-        ("pieces_joined", "pieces of cut lines, joined"),
-        ("pieces_unfinished", "cut lines whose end never came, not read"),
-        ("bad_bytes", "lines with bytes that are no UTF-8, replaced"),
-        ("duplicate_lines", "lines that another file has too, counted once"),
-        ("quoted_lines", "lines that only speak of a marker, taken for nothing"),
-        ("outside_window", "rows outside of the window"),
-        ("duplicate_ranks", "duplicate rank lines, hidden"),
-        ("duplicate_events", "event lines of other ranks, not counted again"),
-        ("suppressed_lines", "lines suppressed by journald: counts are lower bounds"),
-        ("gaps", "gaps without a reason in the log"),
-        ("bursts", "steps logged in bursts"),
-    ):
-        if c[name]:
+    for name, label in counters(Coverage).items():
+        if name != "lines" and isinstance(c[name], int) and c[name]:
             out += _wrapped("", f"{c[name]:,} {label}")
     for flag, n in c["doubtful_times"].items():
         out += _wrapped("", f"{n:,} rows whose time is doubtful: {flag}")

@@ -9,9 +9,11 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from typing import BinaryIO, Protocol
+from typing import Annotated, BinaryIO, Protocol
 
 import pyarrow as pa
+
+from ddtree_metrics.counters import Count
 
 BATCH_LINES = 32_768
 
@@ -37,21 +39,21 @@ LINE_SCHEMA = pa.schema(
 """One row a line of text that somebody logged; ``message`` is valid UTF-8 without colour codes and line ends."""
 
 
-@dataclass(slots=True)
+@dataclass
 class SourceStats:
     """What a source met while it was read; the counts grow as batches are taken."""
 
-    lines: int = 0
-    message_null: int = 0
-    message_missing: int = 0
-    pieces_joined: int = 0
-    pieces_unfinished: int = 0
-    blob_data: int = 0
-    bad_bytes: int = 0
-    duplicate_lines: int = 0
-    damaged: list[str] = field(default_factory=list)
+    lines: Annotated[int, Count("lines read")] = 0
+    message_null: Annotated[int, Count("entries whose message is null: the reader ran without --all")] = 0
+    message_missing: Annotated[int, Count("entries without a message")] = 0
+    blob_data: Annotated[int, Count("messages that journalctl replaced by [blob data]")] = 0
+    pieces_joined: Annotated[int, Count("pieces of cut lines, joined")] = 0
+    pieces_unfinished: Annotated[int, Count("cut lines whose end never came, not read")] = 0
+    bad_bytes: Annotated[int, Count("lines with bytes that are no UTF-8, replaced")] = 0
+    duplicate_lines: Annotated[int, Count("lines that another of the files has too, counted once")] = 0
+    units: Annotated[dict[str, int], Count("lines by unit")] = field(default_factory=dict)
+    damaged: Annotated[list[str], Count("files, or parts of them, that could not be read")] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    units: dict[str, int] = field(default_factory=dict)
 
     def take_off(self, lines: pa.RecordBatch) -> None:
         """Take lines that were met before off the account; they are counted as ``duplicate_lines`` only."""

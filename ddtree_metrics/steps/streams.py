@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ddtree_metrics.counters import Count
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.steps.columns import Rows
@@ -44,16 +45,15 @@ class _Followed:
     tokens_cum: int = 0
 
 
-@dataclass(slots=True)
+@dataclass
 class StreamCounts:
     """What was found while streams were followed."""
 
-    duplicate_ranks: int = 0
-    adopted_ranks: int = 0
-    clock_steps: list[float] = field(default_factory=list)
-    gaps: int = 0
-    bursts: int = 0
-    streams: set[str] = field(default_factory=set)
+    duplicate_ranks: Annotated[int, Count("copies of a step from other tensor-parallel ranks, hidden")] = 0
+    adopted_ranks: Annotated[int, Count("steps whose own line was lost, taken from a copy of another rank")] = 0
+    clock_steps: Annotated[list[float], Count("jumps of the wall clock, in seconds")] = field(default_factory=list)
+    gaps: Annotated[int, Count("holes between steps without a reason in the log")] = 0
+    bursts: Annotated[int, Count("steps written together, whose times say nothing of them")] = 0
 
 
 class Streams:
@@ -227,7 +227,6 @@ class Streams:
             at = at if own is None else at[own[at]]
             if not len(at):
                 continue
-            self.counts.streams.add(key)
             if (name, key) not in self._last:
                 why[at[0]] = CODE[self._first(name, key, r.origins.of(int(at[0])), int(r.line[at[0]]), ends)]
             self._follow_one(name, key, at, r, unit_of(r.origins.of(int(at[0]))), breaks, clocks, step, why, found)
