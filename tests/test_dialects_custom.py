@@ -88,3 +88,38 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     path.write_bytes(b"name = '\xff'")
     with pytest.raises(UnknownDialect, match=r"bytes\.toml: is not UTF-8"):
         load_dialect(path)
+
+
+def test_a_number_of_a_custom_dialect_is_whole_or_its_line_is_broken(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        """
+name = "own"
+[[lines]]
+table = "events"
+marker = "queue grew"
+pattern = '^queue grew to (?P<count>[0-9]+)\\b(?P<detail>.*)'
+const = { kind = "notice" }
+[[lines.samples]]
+text = "queue grew to 12 now"
+gives = { count = 12 }
+[[lines]]
+table = "steps"
+marker = "round"
+loose = true
+fields = { budget = "nodes", avg_commit_len = "mean" }
+[[lines.samples]]
+text = "round nodes=16 mean=4.50"
+gives = { budget = 16, avg_commit_len = 4.5 }
+"""
+    )
+    parser = Parser([load_dialect(path)], on_error="skip")
+    lines = [f"queue grew to {n} now" for n in ("12", "1,024", "1.5", "99999999999999999999", "7")]
+    made = parser.feed(batch([*lines, "round nodes=1,024 mean=4.50", "round nodes=16 mean=4,50"])).tables
+    assert made["events"].column("count").to_pylist() == [12, 7]
+    assert "steps" not in made
+    assert {(t, why): n for (_, t, why), n in parser.broken.counts.items()} == {
+        ("events", "bad_number"): 2,
+        ("events", "out_of_range"): 1,
+        ("steps", "bad_number"): 2,
+    }

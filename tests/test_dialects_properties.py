@@ -160,6 +160,40 @@ def test_any_characters_around_or_inside_a_line_never_raise_and_the_tiers_agree(
     assert fast.quoted.counts == slow.quoted.counts
 
 
+MARKERS = [(m, line.loose) for d in DIALECTS for line in d.lines if not line.shared for m in line.markers]
+
+
+def has_marker(line: str) -> bool:
+    return any(m.lower() in line.lower() if loose else m in line for m, loose in MARKERS)
+
+
+def kinds_of_lines(lines: list[str], fast: bool) -> list[tuple[str, int]]:
+    """Feed lines one at a time; return each with how often it was counted, as a row, as broken or as quoted."""
+    parser = Parser(DIALECTS, on_error="skip", fast=fast)
+    made, before = [], 0
+    for line in lines:
+        rows = sum(b.num_rows for b in parser.feed(batch([line])).tables.values())
+        after = parser.broken.total + parser.quoted.total
+        made.append((line, rows + after - before))
+        before = after
+    return made
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_every_line_of_the_fixtures_with_a_marker_is_counted_once(fast: bool) -> None:
+    counted = kinds_of_lines(LINES, fast)
+    assert len(counted) > 300
+    assert [line for line, n in counted if n != 1 and has_marker(line)] == []
+    assert [line for line, n in counted if n > 1] == []
+
+
+@SETTINGS
+@given(st.lists(mangled(), min_size=1, max_size=40), st.booleans())
+def test_every_mangled_line_with_a_marker_is_counted_once(lines: list[str], fast: bool) -> None:
+    for line, count in kinds_of_lines(lines, fast):
+        assert count == 1 or (count == 0 and not has_marker(line)), line
+
+
 @SETTINGS
 @given(st.lists(ANY_TEXT, min_size=1, max_size=20))
 def test_lines_of_anything_never_raise(lines: list[str]) -> None:

@@ -178,3 +178,34 @@ def test_a_megabyte_of_text_is_skipped_whole() -> None:
     assert one("request_lines", line.replace("Finish: ", "Receive: ").partition(", out=")[0])["request_id"] == "r2"
     # No bound is asserted; a scan character by character would make this test stand out.
     assert time.process_time() >= start
+
+
+@pytest.mark.parametrize("value", ["9" * 310, "9" * 5000, "1e400", "1,024", "nan", "-1"])
+def test_a_number_that_does_not_convert_breaks_its_line_and_no_other(value: str) -> None:
+    stats = f"{HEAD}Req Time Stats(rid=r2, input len={value}, output len=484): queue_duration=0.40ms, forward_duration=1499.00ms"
+    slow = f"{HEAD}Req Time Stats(rid=r2, input len=4, output len=484): queue_duration={value}ms, forward_duration=1499.00ms"
+    text = finish("hi", META.replace("256, 'cached", f"{value}, 'cached"))
+    lines = [stats, slow, text, finish("hi")]
+    if value.lstrip("-").replace("e", "").isdigit():
+        record = f'"event": "request.finished", "rid": "r3", "out": {{"meta_info": {{"prompt_tokens": {value}}}}}'
+        lines.insert(0, HEAD + '{"timestamp": "2026-01-29T00:52:50.1", ' + record + "}")
+    for fast in (True, False):
+        parser = Parser(DIALECTS, on_error="skip", fast=fast)
+        assert [r["completion_tokens"] for r in rows("request_lines", *lines, parser=parser)] == [256]
+        assert parser.broken.total == len(lines) - 1
+        assert {r for _, _, r in parser.broken.counts} <= {"bad_number", "out_of_range", "negative"}
+
+
+@pytest.mark.parametrize(
+    "stamp", ['"yesterday"', '"2026-02-30T00:00:00"', "1795965470.06", "null", '"' + "9" * 100 + '"', "[1]", '"a\\u0022b"']
+)
+def test_a_json_line_with_a_bad_time_is_a_row_with_the_time_of_its_head(stamp: str) -> None:
+    line = HEAD + f'{{"timestamp": {stamp}, "event": "request.finished", "rid": "r3", "out": {{"meta_info": {{"prompt_tokens": 5}}}}}}'
+    row = one("request_lines", line)
+    assert (row["request_id"], row["prompt_tokens"]) == ("r3", 5)
+    assert row["time"] == dt.datetime(2025, 12, 2, 12, 0, 3, tzinfo=dt.timezone.utc)
+
+
+def test_an_unknown_number_of_many_digits_is_left_out_and_the_rest_is_kept() -> None:
+    row = one("request_lines", finish("hi", "{'id': 'r2', 'completion_tokens': 5, 'mystery': " + "9" * 310 + "}"))
+    assert row["completion_tokens"] == 5

@@ -325,3 +325,93 @@ def test_an_empty_batch_and_empty_lines_give_nothing() -> None:
     assert parser.feed(batch([])).tables == {}
     assert parser.feed(batch(["", " ", "[", "]", "[]", "[] "])).tables == {}
     assert parser.lines == 6
+
+
+NUMBERS = [
+    "1,024",
+    "1,5",
+    "5,25",
+    "12,345",
+    "1.024,5",
+    "1;024",
+    "1|5",
+    "1 024",
+    "1'024",
+    "1_024",
+    "1024x",
+    "0x10",
+    "1,024,",
+    "1, 2",
+    "5.00.1",
+]
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+@pytest.mark.parametrize("key", ["bs", "budget", "ctx_len", "commit_len", "avg_commit_len", "step_ms"])
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_a_comma_in_a_number_is_broken_not_half_read(key: str, value: str, place: str) -> None:
+    others = [
+        p
+        for p in ("bs=1", "accepted_drafts=[4]", "commit_lens=[5]", "avg_accepted_drafts=4.00")
+        if not p.startswith((key, "commit_lens"[: len(key)]))
+    ]
+    at = {"first": 0, "middle": 1, "last": len(others)}[place]
+    pairs = [*others[:at], f"{key}={value}", *others[at:]]
+    for sep in (" ", ", "):
+        line = f"{HEAD}DDTREE metrics: {sep.join(pairs)}"
+        whole = f"{key}=1.00" if key == "avg_commit_len" else f"{key}=1"
+        usual = f"{HEAD}DDTREE metrics: {sep.join([*others[:at], whole, *others[at:]])}"
+        for fast in (True, False):
+            # The fast tiers have learned the same keys with whole numbers before.
+            parser = Parser(DIALECTS, on_error="skip", fast=fast)
+            assert len(rows("steps", *[usual] * 80, parser=parser)) == 80
+            assert rows("steps", *[line] * 3, parser=parser) == []
+            assert {r for _, _, r in parser.broken.counts} <= {"bad_number", "cut"}
+            assert parser.broken.total == 3
+
+
+def test_an_unknown_key_keeps_its_whole_value_with_commas() -> None:
+    assert one("steps", f"{HEAD}DDTREE metrics: bs=1 kv_pages=12,345 commit_lens=[5]")["extra"] == {"kv_pages": "12,345"}
+
+
+def test_ids_without_brackets_and_with_commas_are_no_single_id() -> None:
+    assert reason(f"{HEAD}DDTREE metrics: bs=2 rids=a1,b2 commit_lens=[5, 4]") == "bad_value"
+
+
+@pytest.mark.parametrize("bs", [65_537, 2_147_483_647])
+def test_a_batch_size_that_no_server_has_is_out_of_range_in_every_tier(bs: int) -> None:
+    line, usual = (f"{HEAD}DDTREE metrics: bs={n} avg_commit_len=5.00" for n in (bs, 65_536))
+    parser = Parser(DIALECTS, on_error="skip")
+    assert len(rows("steps", *[usual] * 80, parser=parser)) == 80
+    assert rows("steps", *[line] * 80, parser=parser) == []
+    assert parser.broken.counts == {("sglang", "steps", "out_of_range"): 80}
+    assert reason(line) == "out_of_range"
+
+
+def test_a_measure_of_300_digits_is_out_of_range() -> None:
+    assert reason(f"{HEAD}DDTREE metrics: bs=1 commit_lens=[5] avg_commit_len=1e300") == "out_of_range"
+    assert reason(f"{HEAD}Decode batch, #running-req: 1, gen throughput (token/s): 1e300, #queue-req: 0") == "out_of_range"
+
+
+CUT = (
+    "[2026-02-01 10:00:00 TP0] DDTREE metrics: bs=2 budget=16 actual_nodes=[17, 17] accepted_drafts=[4, 3] commit_lens=[5, 4] "
+    "avg_accepted_drafts=3.50 avg_commit_len=4.50"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [CUT, CUT.replace("] ", "], ").replace("], DD", "] DD").replace("bs=2 budget=16 ", "bs=2, budget=16, ").replace("3.50 ", "3.50, ")],
+)
+def test_a_line_cut_at_its_head_is_read_whole_or_counted_as_cut(line: str) -> None:
+    begins = [line.index(p) for p in ("bs=", "budget", "actual", "accepted", "commit_lens", "avg_acc", "avg_com")]
+    for at in range(1, line.index("avg_com") - 2):
+        parser = Parser(DIALECTS, on_error="skip")
+        made = rows("steps", line[at:], parser=parser)
+        whole = at <= begins[0] or at in begins or at + 1 in begins or at + 2 in begins
+        assert len(made) + parser.broken.total == 1, line[at:]
+        # Either the line lost whole pairs only, and every value left is right, or it is broken.
+        assert not made or whole or line[at] in "[,", line[at:]
+        for row in made:
+            want = {"budget": 16, "nodes": [17, 17], "accepted_drafts": [4, 3], "commit_lens": [5, 4], "avg_commit_len": 4.5}
+            assert all(row[k] == v for k, v in want.items() if k in row)

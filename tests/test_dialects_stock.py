@@ -165,3 +165,42 @@ def test_access_lines_lose_query_and_client() -> None:
 def test_lines_of_other_tables_do_not_disturb_each_other() -> None:
     parsed = Parser(DIALECTS).feed(batch([DECODE, PREFILL, "noise", DECODE]))
     assert {t: n.tolist() for t, n in parsed.line.items()} == {"decode": [0, 3], "prefill": [1]}
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        (
+            "decode",
+            "[2026-02-20 12:00:00 TP0] Decode batch, #running-req: 1, #token: 1200, token usage: 0.01, cuda graph: True, #queue-req: 0, ",
+        ),
+        (
+            "prefill",
+            "[2026-02-20 12:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 2048, #cached-token: 64, #running-req: 0, #queue-req: 0",
+        ),
+    ],
+)
+def test_a_stock_line_cut_at_its_head_is_counted_as_cut(table: str, line: str) -> None:
+    marker = line.index("] ") + 2
+    for at in range(1, line.index("#queue-req") - 8):
+        parser = Parser(DIALECTS, on_error="skip")
+        made = rows(table, line[at:], parser=parser)
+        # Behind a cut head the message is whole.
+        assert len(made) == (at <= marker), line[at:]
+        assert parser.broken.total == (not made), line[at:]
+        # Some keys are of both kinds.
+        assert {(t in (table, "decode"), why) for _, t, why in parser.broken.counts} <= {(True, "cut")}
+
+
+def test_a_line_wrapped_behind_a_comma_is_not_counted_twice() -> None:
+    parser = Parser(DIALECTS, on_error="skip")
+    made = rows("decode", "Decode batch, #running-req: 1, #token: 12,", " token usage: 0.01, #queue-req: 0", parser=parser)
+    assert len(made) == 1
+    assert parser.broken.total == 0
+
+
+def test_a_number_of_a_pattern_that_goes_on_is_broken() -> None:
+    line = "[2026-11-29 15:16:57] KV cache pool is full. Retract requests. #retracted_reqs: {}, #new_token_ratio: 0.06 -> 0.86"
+    assert one("events", line.format("12"))["count"] == 12
+    assert reason(line.format("1,024")) == "bad_number"
+    assert reason(line.format("1.5")) == "bad_number"

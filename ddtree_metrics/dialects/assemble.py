@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -133,6 +134,15 @@ def clean_text(text: str) -> str:
     return redact(text.strip(" \t"))[:TEXT]
 
 
+def plain_texts(texts: pa.Array, kind: tuple[str, bool]) -> npt.NDArray[np.bool_]:
+    """Say which texts of a pattern's group ``cast_texts`` can turn into a column; the others need ``cast_text``."""
+    if kind[0] == "str":
+        return np.ones(len(texts), dtype=np.bool_)
+    return np.asarray(
+        pc.match_substring_regex(texts, {"int": r"^[0-9]{0,8}$", "float": r"^(?:[0-9]{1,8}(?:\.[0-9]{1,6})?)?$"}.get(kind[0], "^$"))
+    )
+
+
 def cast_texts(texts: pa.Array, kind: tuple[str, bool]) -> pa.Array:
     """Turn the texts of a pattern's group into a column; empty ones are null."""
     if kind[0] == "str":
@@ -148,9 +158,7 @@ def cast_texts(texts: pa.Array, kind: tuple[str, bool]) -> pa.Array:
     texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
     if kind[0] == "int":
         return texts.cast(pa.int64() if kind[1] else pa.int32())
-    if kind[0] == "float":
-        return texts.cast(pa.float64())
-    return pa.array([None if t is None else convert(t, *kind) for t in texts.to_pylist()])
+    return texts.cast(pa.float64()) if kind[0] == "float" else texts
 
 
 def from_rows(record: type, found: Sequence[tuple[int, dict[str, Any], Head, str]]) -> Piece:

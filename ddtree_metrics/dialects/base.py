@@ -29,6 +29,10 @@ REASONS: dict[str, str] = {
 """Why a line is counted as broken; the list is closed."""
 
 
+MOST_SEQUENCES = 1 << 16
+"""No server runs more sequences at once: a larger batch size is no batch size, and a table of its requests would fill the memory."""
+
+
 class Broken(Exception):
     """A line that has a marker and breaks its form; ``reason`` is a key of ``REASONS``."""
 
@@ -72,6 +76,27 @@ class Sample:
     broken: str | None = None
 
 
+MORE = "_more"
+"""Ends the name of a group that is not empty where a number of a pattern is only the beginning of one."""
+
+
+def _with_more(pattern: str, numbers: set[str]) -> str:
+    """Put a group for what follows behind the named groups of a regular expression that are numbers."""
+    out: list[str] = []
+    open_: list[tuple[int, str]] = []
+    for part in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P<\w+>|.", pattern, re.S):
+        out.append(part)
+        if part[0] == "(":
+            open_.append((len(out) - 1, part[4:-1]))
+        elif part == ")" and open_:
+            begin, name = open_.pop()
+            if name in numbers:
+                # One group around both, for a sign of repetition may follow.
+                out[begin] = f"(?:{out[begin]}"
+                out.append(f"(?P<{name}{MORE}>(?:[.,_']?[0-9])*))")
+    return "".join(out)
+
+
 Reader = Callable[[str], "dict[str, Any] | None"]
 """Reads the text behind the marker's start: columns, ``None`` (not such a line), or raises ``Broken``."""
 
@@ -110,6 +135,8 @@ class Line:
         More markers of the same form.
     anywhere : bool
         The marker may stand anywhere in a line that is of no other kind, outside quotes.
+    shared : bool
+        Other lines begin with the marker too: one that does not fit is nothing, where with any other marker it is a quotation.
     pid : int or None
         Only lines of this process (1 is systemd).
     decimals : int
@@ -138,6 +165,7 @@ class Line:
     reader: Reader | None = None
     also: tuple[str, ...] = ()
     anywhere: bool = False
+    shared: bool = False
     pid: int | None = None
     decimals: int = 0
     last: str | None = None
@@ -153,6 +181,12 @@ class Line:
     def is_pairs(self) -> bool:
         """Whether the line is made of keys and values."""
         return self.pattern is None and self.reader is None
+
+    @functools.cached_property
+    def whole_pattern(self) -> str:
+        """The pattern, with a group ``<column>_more`` behind each number: what goes on where it ends (``1`` of ``1,024``)."""
+        kinds = {c.name: c.kind for c in columns(self.record)}
+        return _with_more(self.pattern or "", {n for n, kind in kinds.items() if kind in ("int", "float", "list<int>")})
 
     @functools.cached_property
     def any_marker(self) -> re.Pattern[str]:

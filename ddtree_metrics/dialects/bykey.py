@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ddtree_metrics.dialects.base import Line
+from ddtree_metrics.dialects.base import MOST_SEQUENCES, Line
 from ddtree_metrics.dialects.pairs import kinds_of
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
 from ddtree_metrics.dialects.secrets import names_secret
@@ -243,6 +243,7 @@ def _check_sizes(line: Line, pairs: _Pairs, columns: dict[str, Ints], made: dict
     found = False
     if line.length in columns:
         agreed[pairs.line[columns[line.length]]] = made[line.length]
+        pairs.good &= agreed <= MOST_SEQUENCES
     for column in line.same_length:
         if column in columns:
             found = True

@@ -10,11 +10,15 @@ from ddtree_metrics.dialects.base import Broken
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
+MOST = 1e15
+"""No measure of a server is as large; sums and squares of smaller ones are finite and exact."""
 
 _A = re.ASCII
 _TEXTS = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s,]+")
 _NAME_CALL = re.compile(r"\b(?:np|numpy|torch|jnp)?\.?(?:u?int\d*|float\d+|array|tensor|Tensor|Array)\(", _A)
 _KEYWORD = re.compile(r",\s*(?:device|dtype)\s*=[^,)\]]*", _A)
+_THOUSANDS = re.compile(r",0\d", _A)
+"""What no list holds, but a number with commas does: ``[1,024]``."""
 _INT = re.compile(r"[+-]?\d+", _A)
 _WHOLE = re.compile(r"[+-]?\d+(?:\.0+)?", _A)
 _FLOAT = re.compile(r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?", _A)
@@ -54,10 +58,10 @@ def number(text: str, kind: str, wide: bool = False, whole: bool = False) -> int
     if not _FLOAT.fullmatch(text):
         raise Broken("bad_number")
     value = float(text)
-    if math.isinf(value):
-        raise Broken("out_of_range")
     if value < 0:
         raise Broken("negative")
+    if value >= MOST:
+        raise Broken("out_of_range")
     return value
 
 
@@ -109,7 +113,9 @@ def convert(text: str, kind: str, wide: bool = False) -> Any:
     """
     if kind in ("int", "list<int>") and text.isdecimal() and text.isascii() and len(text) < 10:
         return int(text) if kind == "int" else [int(text)]
-    text = _unwrap(text.strip())
+    text = text.strip()
+    quoted = text[:1] in ("'", '"')
+    text = _unwrap(text)
     if text in ("None", "null", "n/a", "NULL"):
         return None
     if kind == "str":
@@ -122,12 +128,16 @@ def convert(text: str, kind: str, wide: bool = False) -> Any:
         raise Broken("bad_value")
     if kind == "list<str>":
         if len(text) < 2 or (text[0], text[-1]) not in (("[", "]"), ("(", ")")):
+            if not quoted and re.search("[,;|]", text):
+                raise Broken("bad_value")
             return [text]
         return [m[0][1:-1] if m[0][0] in "\"'" else m[0] for m in _TEXTS.finditer(text, 1, len(text) - 1)]
     if kind == "list<int>":
         parts = _elements(text)
         if parts is None:
             return [number(text, "int", wide, whole=True)]
+        if _THOUSANDS.search(text):
+            raise Broken("bad_number")
         return [number(p, "int", wide) for p in parts]
     if kind in ("int", "float"):
         parts = _elements(text)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics.dialects import assemble
-from ddtree_metrics.dialects.base import Broken, Dialect, Line
+from ddtree_metrics.dialects.base import MORE, Broken, Dialect, Line
 from ddtree_metrics.dialects.bykey import read_by_key
 from ddtree_metrics.dialects.junk import without_junk
 from ddtree_metrics.dialects.locate import Found, Locator
@@ -109,7 +109,7 @@ class Parser:
         self._clock = assemble.Clock(tz)
         self._fast = fast
         self._kinds = [
-            _Kind(d, line, _NAMES[line.record], Shapes(line), re.compile(line.pattern, re.A | re.S) if line.pattern else None)
+            _Kind(d, line, _NAMES[line.record], Shapes(line), re.compile(line.whole_pattern, re.A | re.S) if line.pattern else None)
             for d in self.dialects
             for line in d.lines
         ]
@@ -268,7 +268,7 @@ class _Batch:
                     nothing.append(i)
             return rows[nothing] if nothing else None
         if kind.pattern is not None:
-            return self._by_pattern(kind, rows, begin, heads)
+            return self._by_pattern(number, rows, begin, heads)
         self._together(number, rows, begin, heads)
         return None
 
@@ -306,10 +306,11 @@ class _Batch:
             # Bytes before the message are the head, ASCII by its form.
             self._read(number, row, message, int(begin[i] - self.text.start[row]), assemble.head_of(heads, int(i)))
 
-    def _by_pattern(self, kind: _Kind, rows: Ints, begin: Ints, heads: Heads) -> Ints:
+    def _by_pattern(self, number: int, rows: Ints, begin: Ints, heads: Heads) -> Ints:
+        kind = self.parser._kinds[number]
         line = kind.line
         bodies = self.text.strings(begin, self.text.end[rows])
-        found = pc.extract_regex(bodies, "(?s)" + str(line.pattern))
+        found = pc.extract_regex(bodies, "(?s)" + line.whole_pattern)
         valid = np.asarray(found.is_valid())
         if line.pid is not None:
             pids = self.batch.column(self.batch.schema.get_field_index("pid")).take(pa.array(rows))
@@ -317,10 +318,30 @@ class _Batch:
         hits = np.flatnonzero(valid)
         if not len(hits):
             return rows
+        kinds = kinds_of(line.record)
+        names = [f.name for f in found.type]
+        usual = valid.copy()
+        for name, texts in zip(names, found.flatten(), strict=True):
+            if name.endswith(MORE):
+                usual &= np.asarray(pc.equal(texts, "").fill_null(True))
+            else:
+                usual &= assemble.plain_texts(texts.fill_null(""), kinds[name])
+        for i in np.flatnonzero(valid & ~usual).tolist():
+            self._read(
+                number,
+                int(rows[i]),
+                self.text.text(int(rows[i])),
+                int(begin[i] - self.text.start[rows[i]]),
+                assemble.head_of(heads, int(i)),
+            )
+        hits = np.flatnonzero(usual)
+        if not len(hits):
+            return rows[~valid]
         found = found.take(pa.array(hits))
         part = Part(rows[hits])
-        kinds = kinds_of(line.record)
-        for i, name in enumerate(found.type.names if hasattr(found.type, "names") else [f.name for f in found.type]):
+        for i, name in enumerate(names):
+            if name.endswith(MORE):
+                continue
             texts = found.field(i)
             if name in assemble.ORIGIN:
                 # A group that took no part is empty here, and says nothing.
@@ -358,6 +379,8 @@ class _Batch:
         mention = locator.mention(message)
         if mention is not None:
             self._quoted(row, message, *mention)
+        elif (rest := locator.headless(message)) and not (row and self.text.text(row - 1).rstrip().endswith(",")):
+            self._broken(self.parser._kinds[rest[0]], row, message, rest[1], "cut")
 
     def _read(self, number: int, row: int, message: str, begin: int, head: Head, found: Found | None = None) -> bool:
         """Read one line of a known kind; return whether it is one (read or broken)."""
@@ -430,7 +453,9 @@ class _Batch:
             if pid != kind.line.pid:
                 return None
         kinds = kinds_of(kind.line.record)
-        return {n: assemble.cast_text(v, kinds[n]) for n, v in found.groupdict().items() if v is not None}
+        if any(text for name, text in found.groupdict().items() if name.endswith(MORE)):
+            raise Broken("bad_number")
+        return {n: assemble.cast_text(v, kinds[n]) for n, v in found.groupdict().items() if v is not None and not n.endswith(MORE)}
 
     def _where(self, row: int) -> str:
         where = self.batch.column(self.batch.schema.get_field_index("where"))[row].as_py()

@@ -15,6 +15,7 @@ JOURNALD = Dialect(
         Line(
             Event,
             marker="Suppressed ",
+            shared=True,
             # The row's own unit is the one that lost lines where the journal says so; elsewhere the text names it.
             pattern=rf"^Suppressed (?P<count>\d{{1,18}}) messages? from (?P<detail>(?:/\S*/)?(?P<unit>{_UNIT})(?: .*)?|\S.*)$",
             const={"kind": "suppressed"},
@@ -31,6 +32,7 @@ JOURNALD = Dialect(
             Line(
                 Event,
                 marker=word,
+                shared=True,
                 pattern=rf"^(?P<detail>{word}{_UNIT}(?: - .*?)?)\.?$",
                 const={"kind": kind},
                 samples=(
@@ -44,6 +46,7 @@ JOURNALD = Dialect(
             Line(
                 Event,
                 marker=word,
+                shared=True,
                 pattern=rf"^(?P<detail>{word}[^\s].*?)\.?$",
                 const={"kind": kind},
                 pid=1,
@@ -54,6 +57,7 @@ JOURNALD = Dialect(
         Line(
             Event,
             marker="Main process exited",
+            shared=True,
             also=("Failed with result", "Deactivated successfully"),
             pattern=r"^(?P<detail>(?:Main process exited, code=|Failed with result |Deactivated successfully).*?)\.?$",
             const={"kind": "exit"},
@@ -69,6 +73,7 @@ JOURNALD = Dialect(
         Line(
             Event,
             marker="Scheduled restart job",
+            shared=True,
             pattern=r"^(?P<detail>Scheduled restart job, restart counter is at (?P<count>\d{1,9}))\.?$",
             const={"kind": "restart"},
             samples=(

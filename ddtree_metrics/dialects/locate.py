@@ -13,7 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddtree_metrics.dialects.base import Line
-from ddtree_metrics.dialects.prefix import behind_bar, head_at, head_before, inside_quotes, is_quoted, last_head, launched
+from ddtree_metrics.dialects.prefix import (
+    NOT_A_LABEL,
+    PROSE,
+    behind_bar,
+    head_at,
+    head_before,
+    inside_quotes,
+    is_quoted,
+    last_head,
+    launched,
+)
 from ddtree_metrics.dialects.stamps import CUT_HEAD_PATTERN, HEAD_PATTERN, NO_HEAD, Head, read_head
 
 _HEAD = re.compile(rf"\[({HEAD_PATTERN})\](?:\s+|(?=\S))", re.A)
@@ -26,6 +36,8 @@ _LOGGER = re.compile(
     r"|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]?\d*[^\"'\w\[]*)?",
     re.A,
 )
+_KEY = re.compile(r" ?([^:,\"']{1,60}): ", re.A)
+_REST = re.compile(r" ?(?:[^\s\[][\w .#()/%:,\[\]-]{0,60})?", re.A)
 _UNIT = re.compile(r"[\w@.:\\-]+\.(?:service|scope): ", re.A)
 _AFTER = re.compile(rf"{_LEVEL}\s+[\w./-]+:\d+:\s+", re.A)
 
@@ -70,13 +82,21 @@ class Locator:
                 strong = [k for k in line.fields if (f := line.column_of(k)) and (not line.strong or f.column in line.strong)]
                 if strong:
                     parts.append("(?:" + "|".join(_re2(k) for k in strong) + ")[\"']? ?[=:]")
+        self._fields = [tuple(line.fields) for line in lines]
+        self._strict = [(n, line.known_keys) for n, line in kinds if line.is_pairs and not line.loose]
+        numbers = {k for n, _ in self._strict for k in lines[n].fields if k.startswith("#")}
+        if numbers:
+            parts.append("(?:" + "|".join(map(_re2, sorted(numbers))) + "): ")
         self._likes: dict[str, list[tuple[int, str, bool]]] = {}
         self._pairs = [(n, m, loose) for n, m, loose in self._marked if lines[n].is_pairs]
         named = [("(?i:" if loose else "(?:") + re.escape(m) + ")" for _, m, loose in self._pairs]
         self._pair_marker = re.compile("|".join(named) or r"(?!)")
         spoken = named + [lines[n].known_keys.pattern for n in self._loose]
         self.speaks = re.compile("|".join(spoken) or r"(?!)", re.A)
-        self.mentions = "|".join(("(?i:" if loose else "(?:") + _re2(m) + ")" for _, m, loose in self._pairs) or r"[^\s\S]"
+        sure = [(n, m, loose) for n, m, loose in self._marked if not lines[n].shared] + [(n, m, False) for n, m in self._anywhere]
+        self._sure = {m: n for n, m, _ in reversed(sure)}
+        self._sure_marker = re.compile("|".join(("(?i:" if loose else "(?:") + re.escape(m) + ")" for _, m, loose in sure) or r"(?!)")
+        self.mentions = "|".join(("(?i:" if loose else "(?:") + _re2(m) + ")" for _, m, loose in sure) or r"[^\s\S]"
         # A quotation mark before the marker makes it a quotation, so the search can stop there.
         self.any_of = "(?s)^[^\"'`“”„‟«»‘’]*(?:" + "|".join(parts) + ")"
         self.shortest = min([len(m) for _, m, _ in self._marked] + [len(m) for _, m in self._anywhere] + [8])
@@ -91,9 +111,12 @@ class Locator:
             first = head_at(text, launched(text))
             if first[1] is not NO_HEAD and self._any_marker.match(text, first[0]):
                 begins = [first]
+        lost = _CUT.match(text)
+        cut = lost.end() if lost else -1
         for begin, head in begins:
             made += self._at(text, begin, head)
-            unmarked += [Found(n, begin, head, False) for n in self._loose]
+            # What is left of a head may be what is left of a list: only a marker tells.
+            unmarked += [Found(n, begin, head, False) for n in self._loose if begin != cut]
         for begin, head in self._logged(text, self._any_marker if not made else self._pair_marker):
             made += self._at(text, begin, head)
         if not made and self._anywhere:
@@ -172,14 +195,30 @@ class Locator:
                 made += [Found(number, at, last_head(text, at), False, whole=True) for at in keys[:-1]]
         return made
 
+    def headless(self, text: str) -> tuple[int, int] | None:
+        """Return the kind of a stock line of pairs that lost its beginning, marker included, and where its first whole pair is."""
+        best: tuple[int, int, int] | None = None
+        for number, keys in self._strict:
+            found = list(keys.finditer(text))
+            count = len({m[0] for m in found}) + bool((first := _KEY.match(text)) and self._is_end(number, first[1]))
+            before = text[: found[0].start()] if found else ""
+            if count > 1 and any(m[0].startswith("#") for m in found) and _REST.fullmatch(before) and not NOT_A_LABEL.search(before):
+                best = max(best or (0, 0, 0), (count, -number, found[0].start()))
+        return None if best is None or PROSE.search(text, 0, best[2]) else (-best[1], best[2])
+
+    def _is_end(self, number: int, key: str) -> bool:
+        return key not in self._fields[number] and any(k.endswith(key) for k in self._fields[number])
+
     def mention(self, text: str) -> tuple[int, int] | None:
-        """Return the kind of a line of pairs whose marker a line holds, and where; ``None`` if it holds none."""
-        marker = self._pair_marker.search(text)
-        return (self._kind_of(marker[0]), marker.start()) if marker else None
+        """Return the kind whose marker a line holds, and where; ``None`` if it holds none that only one kind has."""
+        marker = self._sure_marker.search(text)
+        if marker is None:
+            return None
+        return self._sure[marker[0] if marker[0] in self._sure else marker[0].lower()], marker.start()
 
     def is_quotation(self, text: str, number: int, at: int) -> bool:
         """Whether the only marker of a line, a quotation mark somewhere before it, stands inside quotation marks."""
-        return inside_quotes(text, at) and self._pair_marker.search(text, at + 1) is None
+        return inside_quotes(text, at) and self._sure_marker.search(text, at + 1) is None
 
     def _kind_of(self, marker: str) -> int:
         return next(n for n, m, loose in self._pairs if m == (marker.lower() if loose else marker))

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddtree_metrics.dialects.base import Broken, Field, Line
+from ddtree_metrics.dialects.base import MOST_SEQUENCES, Broken, Field, Line
 from ddtree_metrics.dialects.cast import convert
 from ddtree_metrics.dialects.prefix import NOT_A_LABEL, PROSE
 from ddtree_metrics.dialects.secrets import clean_value, kept
@@ -25,10 +25,14 @@ _KEY = r"[A-Za-z_#][\w#./+-]*"
 _PAIR = re.compile(rf"(?P<quote>[\"']?)(?P<key>{_KEY})(?P=quote)(?: ?= ?(?=\S)|=|\s*:\s+|\s*:(?=[\[(\d]))", _A)
 _EQUALS = re.compile(r"(?<![\w\"'])[\"']?[A-Za-z_#][\w#./+-]{0,80}[\"']? ?=", _A)
 _COLON = re.compile(r":\s+")
+_FRAGMENT = re.compile(r"=.*|(?!\s+\d+\s+[^\d\s])(?:[\[(]\d+,)?[\d.,;)\]}'\" ]*[\d)\]}'\"][,; ]*", _A)
+"""What stands before the first pair of a line that was cut inside a value: its end."""
 _LABEL = re.compile(r"[\w .:/()\[\]#<>|-]{0,60}", _A)
 _QUOTED_HEAD = re.compile(r"\w\s*[:=(,]\s*\[[^\]]*\]", _A)
 _SKIP = re.compile(r"[\s,;|{}]*")
 _BARE = re.compile(r"[^\s,;|}]+")
+_GLUED = re.compile(r"[,;|]?(?=[^\s,;|{}()\[\]])")
+_GOES_ON = re.compile(r"[\s,;|]+[+-]?\.?\d")
 _CALL = re.compile(r"(?:[A-Za-z_][\w.]*)?[\[(]", _A)
 _STOP = re.compile(r"[\[\](){}\"']")
 _DOTS = re.compile(r"(?:\.\.\.|…)\s*\W{0,3}$")
@@ -46,6 +50,8 @@ class Tokens:
     pairs: list[tuple[str, int, int]] = field(default_factory=list)
     residue: list[str] = field(default_factory=list)
     cut: bool = False
+    half: list[int] = field(default_factory=list)
+    """Pairs (their places) with a bare value behind which a number follows that is no pair's: ``1 024`` is not 1."""
 
 
 @dataclass(slots=True)
@@ -100,6 +106,15 @@ def _value_end(text: str, at: int) -> int:
     return -1
 
 
+def _whole_end(text: str, end: int) -> int:
+    """Say where a value really ends of which the first part ends here: what follows without a blank and is no pair belongs to it."""
+    while (glued := _GLUED.match(text, end)) and glued.end() < len(text) and not _PAIR.match(text, glued.end()):
+        bare = _BARE.match(text, glued.end())
+        assert bare is not None
+        end = bare.end()
+    return end
+
+
 def loose_tokens(text: str, start: int) -> Tokens:
     """Find the pairs behind ``start``: ``=`` or ``: ``, blanks or commas between them, nothing inside quotes."""
     made = Tokens()
@@ -135,6 +150,9 @@ def loose_tokens(text: str, start: int) -> Tokens:
             made.cut = True
             made.pairs.append((pair["key"], at, len(text)))
             return made
+        end = _whole_end(text, end)
+        if text[at] not in "[(\"'" and _GOES_ON.match(text, end):
+            made.half.append(len(made.pairs))
         if text[at:end].lower() in ("bearer", "basic"):
             secret = _SECRET_WORD.match(text, end)
             end = secret.end() if secret else end
@@ -227,6 +245,8 @@ def _fill(line: Line, text: str, tokens: Tokens) -> tuple[dict[str, Any], dict[s
         kind, wide = kinds[column]
         if column.endswith("_ms") and value.endswith("ms"):
             value = value[:-2].rstrip()
+        if place in tokens.half and kind in ("int", "float", "list<int>"):
+            raise Broken("bad_number")
         try:
             values[column] = convert(value, kind, wide)
         except Broken as problem:
@@ -254,6 +274,8 @@ def _spare_scalars(line: Line, text: str, tokens: Tokens, values: dict[str, Any]
 
 
 def _check_lengths(line: Line, values: dict[str, Any]) -> None:
+    if line.length is not None and (values.get(line.length) or 0) > MOST_SEQUENCES:
+        raise Broken("out_of_range")
     lists = [values[c] for c in line.same_length if values.get(c) is not None]
     if len({len(v) for v in lists}) > 1:
         raise Broken("list_length")
@@ -310,6 +332,7 @@ def read_pairs(line: Line, text: str, marked: bool) -> Reading | None:
         tokens = _strict(line, text, start)
     if iteration:
         tokens.pairs.insert(0, iteration)
+        tokens.half = [place + 1 for place in tokens.half]
     if tokens.cut or dots:
         raise Broken("cut")
     if any(text[b:e] in ("...", "…") for _, b, e in tokens.pairs):
@@ -390,7 +413,8 @@ def _loose(line: Line, text: str, start: int, marked: bool, dots: bool) -> Token
         colon = _COLON.search(label)
         begin = start + colon.end() if colon else known.start()
     label = text[:begin]
-    if not _LABEL.fullmatch(label.rstrip("{ ")):
+    headless = not marked and _headless(line, text, begin)
+    if not headless and not _LABEL.fullmatch(label.strip("{ ,;|")):
         return None if not marked else _marked_label(line, text, start)
     if not marked and (NOT_A_LABEL.search(label) or _QUOTED_HEAD.search(label)):
         return None
@@ -403,11 +427,21 @@ def _loose(line: Line, text: str, start: int, marked: bool, dots: bool) -> Token
     columns_there = {f.column for k, _, _ in tokens.pairs if (f := line.column_of(k))}
     sure = not line.strong or bool(columns_there & set(line.strong))
     ends_in_key = dots and any(k.startswith(w.rstrip(".…")) for w in tokens.residue[-1:] for k in line.fields)
-    if not sure or len(columns_there) + ends_in_key < 2:
+    if not sure or len(columns_there) + ends_in_key + headless < 2:
         return None
+    if headless:
+        raise Broken("cut")
     if tokens.residue and not ends_in_key and not _is_key_start(line, tokens, text):
         return None
     return tokens
+
+
+def _headless(line: Line, text: str, begin: int) -> bool:
+    """Whether a line begins in the middle of a value, or of a key that it would have had."""
+    if begin:
+        return _FRAGMENT.fullmatch(text, 0, begin) is not None
+    pair = _PAIR.match(text)
+    return pair is not None and pair["key"] not in line.fields and any(k.endswith(pair["key"]) for k in line.fields)
 
 
 def _marked_label(line: Line, text: str, start: int) -> Tokens:

@@ -100,6 +100,7 @@ DECODE = Line(
     },
     decimals=2,
     last="#queue-req",
+    need=("running",),
     samples=(
         Sample(
             "[2026-02-20 12:00:00.123 DP1 PP0 ATTN_CP0 MOE_DP0 TP4 EP4] Decode batch [4711], #running-req: 1, #token: 1200, "
@@ -124,6 +125,7 @@ DECODE = Line(
         ),
         Sample("[2026-02-01 10:00:00 TP0] Decode batch, #running-req: 29, #token: 10096, token usage:", broken="cut"),
         Sample("[2026-02-01 10:00:00 TP0] Decode batch, #running-req: 1, accept rate: 0.39, cuda graph: Tru", broken="cut"),
+        Sample("[2026-02-01 10:00:00 TP0] Decode batch, accept len: 3.40", broken="missing_fields"),
         Sample("[2026-02-01 10:00:00] Receive: obj=GenerateReqInput(text='[2026-02-01 10:00:00 TP0] Decode batch, #running-req: 1')"),
         Sample("accept len: 4.00, accept rate: 1.00, gen throughput: 88.23 token/s"),
         Sample('client said: "[2026-02-01 10:00:00 TP0] Decode batch, #running-req: 1, #queue-req: 0"'),
@@ -169,6 +171,7 @@ PREFILL = Line(
 ACCESS = Line(
     RequestLine,
     marker="INFO:   ",
+    shared=True,
     pattern=r'^INFO:\s+\S+ - "(?P<path>[A-Z]+ [^\s?"]*)(?:\?[^\s"]*)? HTTP/[0-9.]+" (?P<status>\d{3})(?:\s.*)?$',
     const={"event": "access"},
     samples=(
@@ -181,8 +184,8 @@ ACCESS = Line(
 )
 
 
-def _event(kind: str, marker: str, pattern: str, *samples: Sample, also: tuple[str, ...] = ()) -> Line:
-    return Line(Event, marker=marker, also=also, pattern=pattern, const={"kind": kind}, samples=samples)
+def _event(kind: str, marker: str, pattern: str, *samples: Sample, also: tuple[str, ...] = (), shared: bool = False) -> Line:
+    return Line(Event, marker=marker, also=also, shared=shared, pattern=pattern, const={"kind": kind}, samples=samples)
 
 
 _ALL = r"^(?P<detail>.+)"
@@ -226,6 +229,7 @@ EVENTS = (
         r"^INFO:\s+(?P<detail>Started server process \[\d+\])",
         Sample("[2026-04-27 02:36:29] INFO:     Started server process [399368]", {"kind": "restart"}),
         Sample("[2026-04-27 02:36:29] INFO:     Waiting for application startup."),
+        shared=True,
     ),
     _event(
         "exit",
@@ -233,6 +237,7 @@ EVENTS = (
         r"^INFO:\s+(?P<detail>Finished server process \[\d+\])",
         Sample("[2026-04-27 02:36:29] INFO:     Finished server process [399368]", {"kind": "exit"}),
         Sample("Finished server process"),
+        shared=True,
     ),
     _event(
         "exit",
@@ -401,6 +406,7 @@ REQUESTS = (
     Line(
         RequestLine,
         marker='{"timestamp":',
+        shared=True,
         reader=read_json,
         samples=(
             Sample(
@@ -426,6 +432,8 @@ REQUESTS = (
                 },
             ),
             Sample("Req Time Stats(rid=r2, input len=38", broken="cut"),
+            Sample("Req Time Stats(rid=r2, input len=(38), output len=4): queue_duration=0.40ms", broken="bad_form"),
+            Sample("Req Time Stats(rid=r2, input len=38): queue_duration=1,024.40ms, forward_duration=1.00ms", broken="bad_number"),
             Sample("the ReqTimeStats(rid=r2): 1"),
         ),
     ),

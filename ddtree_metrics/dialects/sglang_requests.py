@@ -7,13 +7,12 @@ them, at its place in the structure, counts.
 from __future__ import annotations
 
 import json
-import math
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ddtree_metrics.dialects.base import Broken
-from ddtree_metrics.dialects.cast import number
+from ddtree_metrics.dialects.cast import MOST, number
 from ddtree_metrics.dialects.secrets import kept
 from ddtree_metrics.dialects.stamps import STAMP
 
@@ -38,6 +37,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 _USED = {k for keys in COLUMNS.values() for k in keys} | {"id", "finish_reason"}
 _SECONDS = {"e2e_latency": "e2e_ms", "queue_time": "queue_ms"}
+TEXT = 60
+"""Characters of a value without a column that are kept."""
 _NARROW = ("retractions", "dp_rank")
 
 
@@ -53,17 +54,19 @@ def _instant(seconds: float | None) -> datetime | None:
 
 
 def _float(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None:
+    """Read a time or a duration, which may be negative where clocks differ."""
+    if value is None or value == "None":
         return None
-    if isinstance(value, (int, float)):
-        return float(value) if math.isfinite(value) else None
-    found = _NUMBER.fullmatch(str(value).strip())
-    made = float(found[0]) if found else None
-    return made if made is not None and math.isfinite(made) else None
+    text = str(value).strip()
+    if not _NUMBER.fullmatch(text):
+        raise Broken("bad_number")
+    if abs(float(text)) >= MOST:
+        raise Broken("out_of_range")
+    return float(text)
 
 
 def _count(value: Any, wide: bool = True) -> int | None:
-    if value is None or value == "None" or isinstance(value, bool):
+    if value is None or value == "None":
         return None
     return int(number(str(value).strip(), "int", wide))
 
@@ -117,7 +120,7 @@ def meta_columns(meta: dict[str, Any]) -> dict[str, Any]:
         if key in _SECONDS:
             seconds = _float(value)
             made[_SECONDS[key]] = None if seconds is None else seconds * 1000
-        elif key not in _USED and len(key) <= 80 and _float(value) is not None:
+        elif key not in _USED and len(key) <= 80 and len(str(value)) <= TEXT and _NUMBER.fullmatch(str(value).strip()):
             extra[key] = str(value)
     if extra:
         made["extra"] = extra
@@ -199,24 +202,35 @@ def read_finished(body: str) -> dict[str, Any] | None:
     return made
 
 
+_OTHER_EVENT = re.compile(r'\{"timestamp": ?"[^"\\]{0,80}", ?"event": ?"(?!request\.(?:received|finished)")[\w.]+"', re.A)
+_REQUEST_EVENT = re.compile(r'\{"timestamp": ?[^{}]{0,4096}?"event": ?"request\.(?:received|finished)"', re.A)
+
+
 def read_json(body: str) -> dict[str, Any] | None:
     """Read the JSON form; lines of other events are nothing."""
-    opening = re.match(r'\{"timestamp": ?"([^"]{0,40})", ?"event": ?"([\w.]+)"', body, re.A)
-    if opening is None or opening[2] not in ("request.received", "request.finished"):
+    if _OTHER_EVENT.match(body):
         return None
     try:
-        record = json.loads(body)
+        # Numbers stay text: one of thousands of digits would be refused, and with it the whole line.
+        record = json.loads(body, parse_int=str, parse_float=str, parse_constant=str)
     except (ValueError, RecursionError):
+        if not _REQUEST_EVENT.match(body):
+            return None
         raise Broken("cut" if not body.rstrip().endswith("}") else "bad_form") from None
-    made: dict[str, Any] = {"event": "received" if opening[2] == "request.received" else "finished"}
-    if opening[2] == "request.finished":
+    event = record.get("event")
+    if event not in ("request.received", "request.finished"):
+        return None
+    made: dict[str, Any] = {"event": str(event).removeprefix("request.")}
+    if made["event"] == "finished":
         out = record.get("out")
         meta = out.get("meta_info") if isinstance(out, dict) else None
         if isinstance(meta, dict):
             made.update(meta_columns(meta))
     if isinstance(record.get("rid"), str):
         made["request_id"] = record["rid"][:200]
-    stamp = _stamp(opening[1])
+    stamp = _stamp(str(record["timestamp"]))
+    if stamp is None and record["timestamp"] not in (None, "") and len(str(record["timestamp"])) <= TEXT:
+        made["extra"] = {**made.get("extra", {}), "timestamp": kept("timestamp", str(record["timestamp"]))}
     if stamp is not None and stamp.tzinfo is not None:
         made.setdefault(made["event"], stamp.astimezone(timezone.utc))
     elif stamp is not None:
@@ -237,7 +251,11 @@ def _stamp(text: str) -> datetime | None:
         return None
 
 
+_DURATIONS = {"queue_duration": "queue_ms", "forward_duration": "forward_ms"}
 _STATS = re.compile(r"Req ?Time ?Stats\((?P<inside>[^()]*)\): ?(?P<rest>.*)", re.A | re.S)
+_STAT = re.compile(r"([#\w]+)[=(] ?((?:[^\s,;()]|,(?=\S))+)(?: ([A-Za-z]+(?:/[A-Za-z]+)?)(?=[\s,;)]|$))?", re.A)
+_MEASURED = re.compile(r"(-?\d+(?:\.\d+)?)([A-Za-z/]*)", re.A)
+_WORDS = re.compile(r"[\w .+-]{1,60}", re.A)
 _STATS_COLUMNS = {
     "input len": "prompt_tokens",
     "input_len": "prompt_tokens",
@@ -251,9 +269,7 @@ def read_stats(body: str) -> dict[str, Any] | None:
     """Read ``Req Time Stats(rid=…, input len=38, …): queue_duration=0.00ms, …`` of all releases."""
     found = _STATS.match(body)
     if found is None:
-        if body.count("(") > body.count(")") or body.rstrip().endswith(")"):
-            raise Broken("cut")
-        return None
+        raise Broken("cut" if body.count("(") > body.count(")") or body.rstrip().endswith(")") else "bad_form")
     made: dict[str, Any] = {"event": "stats"}
     extra: dict[str, str] = {}
     for part in found["inside"].split(", "):
@@ -263,13 +279,19 @@ def read_stats(body: str) -> dict[str, Any] | None:
             made["request_id"] = _text(value)[:200]
         elif key in _STATS_COLUMNS:
             made[_STATS_COLUMNS[key]] = _count(value)
-        elif sign and re.fullmatch(r"[\w .+-]{1,60}", value, re.A):
+        elif sign and _WORDS.fullmatch(value):
             extra[key] = kept(key, value)
-    for key, value, unit in re.findall(r"([#\w]+)[=(] ?(-?\d+(?:\.\d+)?) ?([A-Za-z/]*)", found["rest"], re.A):
-        if key in ("queue_duration", "forward_duration") and unit == "ms":
-            made[key.replace("duration", "ms")] = float(number(value, "float"))
-        else:
-            extra[key] = value + (f" {unit}" if unit else "")
+    for key, value, behind in _STAT.findall(found["rest"]):
+        measured = _MEASURED.fullmatch(value)
+        unit = behind or (measured[2] if measured else "")
+        if measured is None and key in _DURATIONS:
+            raise Broken("bad_number")
+        if measured and key in _DURATIONS and unit == "ms":
+            made[_DURATIONS[key]] = float(number(measured[1], "float"))
+        elif measured:
+            extra[key] = measured[1] + (f" {unit}" if unit else "")
+        elif len(value) <= TEXT:
+            extra[key] = kept(key, value)
     if extra:
         made["extra"] = extra
     return made

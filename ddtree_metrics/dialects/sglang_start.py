@@ -184,7 +184,7 @@ def read_worker(body: str) -> dict[str, Any] | None:
     """Read ``Initialized DDTree worker. block_size=16, …`` and its relatives: a part of a start, without ``args``."""
     opening = re.match(r"Initialized (DFLASH|DDTree|DDTREE|DSpark)\b[^.]*\.", body, re.A)
     if opening is None:
-        return None
+        raise Broken("cut")
     made = _part(body, ("block_size", "tree_budget", "draft_window_size", "gamma", "verify_num_draft_tokens"))
     if not made:
         raise Broken("cut")

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ddtree_metrics.dialects.base import Line
+from ddtree_metrics.dialects.base import MOST_SEQUENCES, Line
 from ddtree_metrics.dialects.pairs import ITERATION, Reading, kinds_of
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
 from ddtree_metrics.dialects.secrets import SHAPED, may_be_secret, names_secret
@@ -244,6 +244,8 @@ def _values(shape: Shape, line: Line, text: Text, rows: Ints, starts: list[Ints]
             fine = raw_values(text, slot.key, left, right)
         good &= fine
     length = numbers.get(next((s.key for s in shape.slots if line.length and s.column == line.length), ""))
+    if length is not None:
+        good &= length <= MOST_SEQUENCES
     sizes_of = [lists[s.key][0] for s in shape.slots if s.column in line.same_length and s.key in lists]
     for sizes in sizes_of:
         good &= sizes == (sizes_of[0] if length is None else length)

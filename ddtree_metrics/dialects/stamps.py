@@ -25,7 +25,7 @@ _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{3,6})?"
 _DATE = r"\d{4}-\d\d-\d\d"
 HEAD_PATTERN = rf"(?:(?:{_DATE}[ T])?{_CLOCK}{_RANKS}|x{_RANKS}|(?:{_WORD}\d{{1,6}}|encode_dp_worker\[\d+\]){_RANKS})"
 """What stands in the brackets before a message."""
-CUT_HEAD_PATTERN = rf"[\d:. T-]{{0,22}}(?:{_CLOCK})?{_RANKS}"
+CUT_HEAD_PATTERN = rf"(?:[\d:. T-]{{0,22}}(?:{_CLOCK})?|[A-Z_]{{0,8}}\d{{0,6}}){_RANKS}"
 """The same when its beginning was cut off."""
 
 _HEAD = re.compile(rf"(?:(?P<date>{_DATE})?[ T]?(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{{3,6}}))?|x)?(?P<ranks>.*)", re.S)
@@ -123,7 +123,7 @@ def read_head(text: str, whole: bool = True) -> Head | None:
 
 
 def _rank_part(text: str) -> str:
-    found = re.search(rf"{_RANKS}$", text)
+    found = re.search(rf"(?:^{_WORD}\d{{1,6}})?{_RANKS}$", text, re.A)
     return found[0] if found else ""
 
 
