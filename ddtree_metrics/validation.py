@@ -77,3 +77,19 @@ def in_words(told: str) -> str:
     else:
         text = text[:1].lower() + text[1:]
     return f"{key}: {text}" if key else text
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, without characters that a terminal obeys: control, direction and others that cannot be seen.
+
+    Parameters
+    ----------
+    text : str
+        Of a server, a file, or a name.
+
+    Returns
+    -------
+    str
+        Line ends and tabs as blanks, each other such character as U+FFFD.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " if c in "\n\r\t" else "\ufffd" for c in text)

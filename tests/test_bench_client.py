@@ -6,6 +6,7 @@ import builtins
 import itertools
 import json
 import logging
+import sys
 import threading
 from typing import Any
 
@@ -288,7 +289,13 @@ def test_a_key_is_sent_and_stands_nowhere_else(caplog: pytest.LogCaptureFixture)
     everything = made.to_json() + made.table() + caplog.text + repr(made)
     assert KEY not in everything
     assert prompt[:40] not in everything
-    assert made.server["flags"] == {"version": "9", "server_args": "1", "api_key": "(removed)", "note": "(removed)", "tp_size": "8"}
+    assert made.server["flags"] == {
+        "version": "9",
+        "server_args": "1",
+        "api_key": "<redacted>",
+        "note": "started with <redacted>",
+        "tp_size": "8",
+    }
 
 
 def test_a_missing_or_refused_key_is_told_without_showing_it():
@@ -347,15 +354,16 @@ def test_nothing_at_the_address_is_said_so():
         run_sweep("http://127.0.0.1:9", QUICK)
 
 
-def test_without_httpx_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch):
+def test_without_httpcore_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch):
     real = builtins.__import__
 
     def missing(name: str, *args: Any, **more: Any) -> Any:
-        if name == "httpx":
+        if name == "httpcore":
             raise ImportError(name)
         return real(name, *args, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.delitem(sys.modules, "ddtree_metrics.bench.exchange", raising=False)
     with pytest.raises(BenchError, match=r"pip install 'ddtree-metrics\[bench\]'"):
         Client("http://127.0.0.1:1")
 

@@ -31,7 +31,7 @@ def test_the_diagnose_function_is_not_hidden_by_its_module() -> None:
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    heavy = ["pandas", "pyarrow", "matplotlib", "numpy", "scipy", "click", "httpx", "systemd"]
+    heavy = ["pandas", "pyarrow", "matplotlib", "numpy", "scipy", "click", "httpcore", "systemd"]
     said = _python(f"import sys, ddtree_metrics; print([m for m in {heavy} if m in sys.modules])")
 
     assert said == "[]"

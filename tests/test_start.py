@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-HEAVY = ["pandas", "matplotlib", "scipy", "httpx"]
+HEAVY = ["pandas", "matplotlib", "scipy", "httpcore"]
 STEP = (
     "[2026-05-05 12:00:0{second} TP0] DDTREE metrics: bs=1 budget=16 actual_nodes=[17] accepted_drafts=[3] commit_lens=[4] "
     "avg_accepted_drafts=3.00 avg_commit_len=4.00\n"

@@ -1,6 +1,6 @@
 """The public names of ``ddtree_metrics.bench``, and the modules that they stand in."""
 
-from .baseline import Comparison as Comparison, Verdict as Verdict, compare as compare
+from .baseline import SweepComparison as SweepComparison, PointVerdict as PointVerdict, compare as compare
 from .prompts import PromptSource as PromptSource
 from .protocol import run_sweep as run_sweep
 from .stats import Point as Point

@@ -6,16 +6,35 @@ Which server sends what was read off real answers of llama.cpp, vLLM and SGLang.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from ddtree_metrics.bench.answer_forms import (
+    CachedTokens,
+    CompletionForm,
+    Count,
+    MetaInfo,
+    Milliseconds,
+    Output,
+    ReasoningTokens,
+    Seconds,
+    SpeculativeDecoding,
+    Timings,
+    Usage,
+)
 from ddtree_metrics.metrics.two_point import Run
+from ddtree_metrics.validation import checked, decode_json
 
-TOKEN_KEYS = ("content", "reasoning_content", "reasoning", "refusal")
-"""Keys of a chat delta that hold generated text; reasoning is output like any other."""
+TOKEN_KEYS = ("content", "reasoning_content", "reasoning", "refusal", "text")
+"""Keys that hold generated text; reasoning is output like any other."""
+LONGEST_EVENT = 1 << 20
+"""Bytes that an event of a stream may have."""
+Instant = Annotated[int, Meta(ge=0, le=4_000_000_000_000_000)]
+"""Microseconds since 1970, until 2096."""
 
 
 @dataclass(slots=True)
@@ -43,32 +62,32 @@ class Answer:
         ``bad_request``, ``server_error``, ``timeout``, ``connection``, ``broken`` or ``bad_answer``.
     """
 
-    role: str
-    max_tokens: int
-    ctx: int | None = None
-    round: int | None = None
-    worker: int = 0
+    role: Literal["calibrate", "grow", "warmup", "measure"]
+    max_tokens: Count
+    ctx: Count | None = None
+    round: Count | None = None
+    worker: Count = 0
     request_id: str | None = None
-    sent_us: int = 0
-    elapsed_s: float | None = None
-    first_token_s: float | None = None
-    first_content_s: float | None = None
-    last_token_s: float | None = None
-    chunks: int = 0
-    first_chunk_tokens: int | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    completion_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    sent_us: Instant = 0
+    elapsed_s: Seconds | None = None
+    first_token_s: Seconds | None = None
+    first_content_s: Seconds | None = None
+    last_token_s: Seconds | None = None
+    chunks: Count = 0
+    first_chunk_tokens: Count | None = None
+    prompt_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
     finish_reason: str | None = None
-    server_decode_ms: float | None = None
-    server_decode_tokens: int | None = None
-    server_prefill_ms: float | None = None
-    steps: int | None = None
-    accepted_drafts: int | None = None
-    proposed_drafts: int | None = None
+    server_decode_ms: Milliseconds | None = None
+    server_decode_tokens: Count | None = None
+    server_prefill_ms: Milliseconds | None = None
+    steps: Count | None = None
+    accepted_drafts: Count | None = None
+    proposed_drafts: Count | None = None
     steps_from: str | None = None
-    repeats: float | None = None
+    repeats: Seconds | None = None
     status: int | None = None
     retry_after_s: float | None = None
     failure: str | None = None
@@ -93,29 +112,41 @@ class Answer:
 class EventStream:
     """Cut the bytes of an event stream into events, wherever the network cut them."""
 
-    _rest: bytes = b""
+    _rest: bytearray = field(default_factory=bytearray)
+    _seen: int = 0
     _data: list[bytes] = field(default_factory=list)
+    _held: int = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Take bytes; yield the data of each event that is complete now."""
+        """Take bytes; yield the data of each event that is complete now.
+
+        Raises
+        ------
+        ValueError
+            If an event has no end.
+        """
         self._rest += piece
-        while True:
-            at = self._rest.find(b"\n")
-            if at < 0:
-                return
-            line, self._rest = self._rest[:at].rstrip(b"\r"), self._rest[at + 1 :]
+        start = 0
+        while (at := self._rest.find(b"\n", max(start, self._seen))) >= 0:
+            line = bytes(self._rest[start:at]).rstrip(b"\r")
+            start = at + 1
             if line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" "))
+                self._held += len(line)
             elif not line and self._data:
                 yield b"\n".join(self._data)
-                self._data = []
+                self._data, self._held = [], 0
+        del self._rest[:start]
+        self._seen = len(self._rest)
+        if self._held + self._seen > LONGEST_EVENT:
+            raise ValueError(f"an event of the stream is longer than {LONGEST_EVENT:,} bytes")
 
     def end(self) -> Iterator[bytes]:
         """Yield an event whose closing blank line never came, if its own line is whole."""
         yield from self.feed(b"\n\n")
 
 
-class Reader:
+class AnswerReader:
     """Fill an ``Answer`` from what the server sends; keeps the text only to see whether it repeats itself."""
 
     def __init__(self, answer: Answer) -> None:
@@ -133,22 +164,23 @@ class Reader:
             kind, text = explain(500, payload)
             self.fail(kind, text)
             return
+        try:
+            said: CompletionForm = checked(payload, CompletionForm, ValueError)
+        except ValueError as error:
+            self.fail("bad_answer", f"the answer has not the form of a completion: {error}")
+            return
         a = self.answer
-        if isinstance(payload.get("id"), str):
-            a.request_id = payload["id"]
-        choices = payload.get("choices")
-        for choice in map(_dict, choices if isinstance(choices, list) else ()):
-            a.finish_reason = _word(choice.get("finish_reason")) or a.finish_reason
-            self._output(_dict(choice.get("delta") or choice.get("message") or choice))
-            self._sglang(choice.get("meta_info"))
-        self._usage(payload.get("usage"))
-        self._timings(payload.get("timings"))
-        self._sglang(payload.get("meta_info"))
-        spec = _dict(_dict(payload.get("metrics")).get("speculative_decoding"))
-        if spec:
-            self._counters(
-                spec.get("num_spec_steps"), spec.get("num_accepted_draft_tokens"), spec.get("num_draft_tokens"), "speculative_decoding"
-            )
+        if isinstance(said.id, str):
+            a.request_id = said.id[:200]
+        for choice in filter(None, said.choices or ()):
+            a.finish_reason = _word(choice.finish_reason) or a.finish_reason
+            self._output(choice.delta or choice.message or choice)
+            self._sglang(choice.meta_info)
+        self._usage(said.usage)
+        self._timings(said.timings)
+        self._sglang(said.meta_info)
+        spec = (said.metrics and said.metrics.speculative_decoding) or SpeculativeDecoding()
+        self._counters(spec.num_spec_steps, spec.num_accepted_draft_tokens, spec.num_draft_tokens, "speculative_decoding")
 
     def event(self, data: bytes, at_s: float) -> None:
         """Read one event of a stream that arrived ``at_s`` after sending."""
@@ -156,9 +188,9 @@ class Reader:
             self.done = True
             return
         try:
-            payload = json.loads(data)
-        except ValueError:
-            self.fail("broken", "an event of the stream is not JSON")
+            payload: Any = decode_json(data, Any, ValueError)
+        except ValueError as error:
+            self.fail("broken", f"an event of the stream cannot be read: {error}")
             return
         a, before = self.answer, len(self._text)
         counted = a.completion_tokens
@@ -202,81 +234,68 @@ class Reader:
         if self.answer.failure is None:
             self.answer.failure, self.answer.message = kind, text
 
-    def _output(self, part: dict[str, Any]) -> None:
-        for key in (*TOKEN_KEYS, "text"):
-            value = part.get(key)
+    def _output(self, part: Output) -> None:
+        for key in TOKEN_KEYS:
+            value = getattr(part, key)
             if isinstance(value, str) and value:
                 self._text.append(value)
                 self._visible |= key in ("content", "text")
-        if part.get("tool_calls"):
+        if part.tool_calls:
             self._text.append(" ")
             self._visible = True
 
-    def _usage(self, usage: Any) -> None:
-        if not isinstance(usage, dict):
+    def _usage(self, usage: Usage | None) -> None:
+        if usage is None:
             return
         a = self.answer
-        a.prompt_tokens = _count(usage.get("prompt_tokens"), a.prompt_tokens)
-        a.completion_tokens = _count(usage.get("completion_tokens"), a.completion_tokens)
-        a.cached_tokens = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"), a.cached_tokens)
-        details = _dict(usage.get("completion_tokens_details"))
-        a.reasoning_tokens = _count(details.get("reasoning_tokens"), _count(usage.get("reasoning_tokens"), a.reasoning_tokens))
+        cached = (usage.prompt_tokens_details or CachedTokens()).cached_tokens
+        reasoned = (usage.completion_tokens_details or ReasoningTokens()).reasoning_tokens
+        a.prompt_tokens = _first(usage.prompt_tokens, a.prompt_tokens)
+        a.completion_tokens = _first(usage.completion_tokens, a.completion_tokens)
+        a.cached_tokens = _first(cached, a.cached_tokens)
+        a.reasoning_tokens = _first(reasoned, usage.reasoning_tokens, a.reasoning_tokens)
 
-    def _timings(self, timings: Any) -> None:
+    def _timings(self, timings: Timings | None) -> None:
         """Read llama.cpp's own clock: ``predicted_ms`` spans predicted_n - 1 decode steps' tokens.
 
         The build decides whether ``predicted_per_second`` divides n or n - 1, so it is not used.
         """
-        if not isinstance(timings, dict):
+        if timings is None:
             return
-        a = self.answer
-        made, ms = timings.get("predicted_n"), timings.get("predicted_ms")
-        if isinstance(made, int) and isinstance(ms, (int, float)) and made > 0:
-            a.server_decode_tokens, a.server_decode_ms = made - 1, float(ms)
-            accepted = timings.get("draft_n_accepted")
-            if isinstance(accepted, int):
+        a, made = self.answer, timings.predicted_n
+        if made and timings.predicted_ms is not None:
+            a.server_decode_tokens, a.server_decode_ms = made - 1, timings.predicted_ms
+            accepted = timings.draft_n_accepted
+            if accepted is not None and accepted < made:
                 # each step adds its accepted drafts and one token of the target; the first token is the prefill's
-                self._counters(made - 1 - accepted, accepted, timings.get("draft_n"), "timings")
-        ms = timings.get("prompt_ms")
-        if isinstance(ms, (int, float)):
-            a.server_prefill_ms = float(ms)
-        a.cached_tokens = _count(timings.get("cache_n"), None) if a.cached_tokens is None else a.cached_tokens
+                self._counters(made - 1 - accepted, accepted, timings.draft_n, "timings")
+        a.server_prefill_ms = timings.prompt_ms if timings.prompt_ms is not None else a.server_prefill_ms
+        a.cached_tokens = _first(a.cached_tokens, timings.cache_n)
 
-    def _sglang(self, meta: Any) -> None:
-        if not isinstance(meta, dict):
+    def _sglang(self, meta: MetaInfo | None) -> None:
+        if meta is None:
             return
-        accepted = next(
-            (meta[k] for k in ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num") if meta.get(k) is not None), None
-        )
-        self._counters(meta.get("spec_verify_ct"), accepted, meta.get("spec_num_proposed_drafts"), "meta_info")
-        self._usage(
-            {
-                "prompt_tokens": meta.get("prompt_tokens"),
-                "completion_tokens": meta.get("completion_tokens"),
-                "prompt_tokens_details": {"cached_tokens": meta.get("cached_tokens")},
-            }
-        )
-
-    def _counters(self, steps: Any, accepted: Any, proposed: Any, source: str) -> None:
+        accepted = _first(meta.spec_num_correct_drafts, meta.spec_accepted_drafts, meta.spec_accept_token_num)
+        self._counters(meta.spec_verify_ct, accepted, meta.spec_num_proposed_drafts, "meta_info")
         a = self.answer
-        if isinstance(steps, int):
-            a.steps, a.steps_from = steps, source
-            a.accepted_drafts = _count(accepted, None)
-            a.proposed_drafts = _count(proposed, None)
+        a.prompt_tokens = _first(meta.prompt_tokens, a.prompt_tokens)
+        a.completion_tokens = _first(meta.completion_tokens, a.completion_tokens)
+        a.cached_tokens = _first(meta.cached_tokens, a.cached_tokens)
+
+    def _counters(self, steps: int | None, accepted: int | None, proposed: int | None, source: str) -> None:
+        a = self.answer
+        if steps is not None:
+            a.steps, a.steps_from, a.accepted_drafts, a.proposed_drafts = steps, source, accepted, proposed
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _count(value: Any, otherwise: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _word(reason: Any) -> str | None:
     if isinstance(reason, dict):
         reason = reason.get("type")
-    return reason if isinstance(reason, str) else None
+    return reason[:200] if isinstance(reason, str) else None
 
 
 def _repeats(text: str) -> float | None:
@@ -297,7 +316,7 @@ def explain(status: int, payload: Any) -> tuple[str, str]:
     if isinstance(error, dict):
         detail = error.get("detail")
         if isinstance(detail, list):
-            text = "; ".join(f"{'.'.join(map(str, d.get('loc') or ()))}: {d.get('msg')}" for d in detail if isinstance(d, dict))
+            text = "; ".join(f"{_dotted(d.get('loc'))}: {d.get('msg')}" for d in detail if isinstance(d, dict))
         else:
             text = str(error.get("message") or detail or error.get("type") or "no message")
         code = str(error.get("type") or "") + " " + str(error.get("code") or "")
@@ -320,6 +339,10 @@ def explain(status: int, payload: Any) -> tuple[str, str]:
     else:
         kind = "bad_request"
     return kind, text[:300]
+
+
+def _dotted(place: Any) -> str:
+    return ".".join(map(str, place)) if isinstance(place, list) else ""
 
 
 OPTIONAL_FIELDS = ("ignore_eos", "min_tokens", "continuous_usage_stats", "stream_options", "include_usage", "temperature", "max_tokens")

@@ -19,7 +19,7 @@ _PAIRS = 6  # fewer cannot give an interval of 95 %
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PointVerdict:
     """What became of one context length.
 
     Attributes
@@ -49,12 +49,12 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Comparison:
+class SweepComparison:
     """Two sweeps beside each other.
 
     Attributes
     ----------
-    verdicts : list of Verdict
+    verdicts : list of PointVerdict
     tolerance : float
         A change smaller than this share is no change.
     changed : dict of str to tuple
@@ -63,13 +63,13 @@ class Comparison:
         Differences between the sweeps themselves.
     """
 
-    verdicts: list[Verdict]
+    verdicts: list[PointVerdict]
     tolerance: float
     changed: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
-    def regressions(self) -> list[Verdict]:
+    def regressions(self) -> list[PointVerdict]:
         """Context lengths that are slower beyond the tolerance."""
         return [v for v in self.verdicts if v.verdict == "slower"]
 
@@ -103,7 +103,7 @@ class Comparison:
         return "\n".join(text) + "\n"
 
 
-def compare(before: Sweep, now: Sweep, tolerance: float = TOLERANCE) -> Comparison:
+def compare(before: Sweep, now: Sweep, tolerance: float = TOLERANCE) -> SweepComparison:
     """Compare two sweeps.
 
     A point is *slower* when its whole interval, and the undisturbed speed too, lie beyond the tolerance: a busy machine
@@ -117,7 +117,7 @@ def compare(before: Sweep, now: Sweep, tolerance: float = TOLERANCE) -> Comparis
 
     Returns
     -------
-    Comparison
+    SweepComparison
     """
     notes, barrier = _differences(before, now)
     same_prompts = (before.prompt, before.plan.seed, before.plan.lengths) == (now.prompt, now.plan.seed, now.plan.lengths)
@@ -138,10 +138,10 @@ def compare(before: Sweep, now: Sweep, tolerance: float = TOLERANCE) -> Comparis
     left = [str(c) for c in earlier if c not in measured]
     if left:
         notes.append(f"not measured this time: {', '.join(left)}")
-    return Comparison(verdicts, tolerance, _changes(before, now), notes)
+    return SweepComparison(verdicts, tolerance, _changes(before, now), notes)
 
 
-def _judge(before: Sweep, now: Sweep, old: Point, point: Point, same_prompts: bool, tolerance: float) -> Verdict:
+def _judge(before: Sweep, now: Sweep, old: Point, point: Point, same_prompts: bool, tolerance: float) -> PointVerdict:
     pairs = _log_ratios(before, now, point.ctx_req) if same_prompts else []
     low: float | None
     high: float | None
@@ -173,7 +173,7 @@ def _judge(before: Sweep, now: Sweep, old: Point, point: Point, same_prompts: bo
         verdict, reason = "cannot tell", "the interval reaches across the tolerance; more rounds would narrow it"
     if best is None and verdict in ("slower", "faster"):
         reason = "no undisturbed speed to compare"
-    return Verdict(point.ctx_req, old.decode_tok_s, point.decode_tok_s, ratio, low, high, best, verdict, paired, reason)
+    return PointVerdict(point.ctx_req, old.decode_tok_s, point.decode_tok_s, ratio, low, high, best, verdict, paired, reason)
 
 
 def _log_ratios(before: Sweep, now: Sweep, ctx: int) -> list[float]:
@@ -206,8 +206,8 @@ def _difference(old: Point, new: Point) -> tuple[float | None, float | None]:
     return math.exp(low), math.exp(high)
 
 
-def _unknown(point: Point, old: Point | None, reason: str) -> Verdict:
-    return Verdict(
+def _unknown(point: Point, old: Point | None, reason: str) -> PointVerdict:
+    return PointVerdict(
         point.ctx_req, old.decode_tok_s if old else None, point.decode_tok_s, None, None, None, None, "cannot tell", False, reason
     )
 

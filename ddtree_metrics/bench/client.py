@@ -7,6 +7,9 @@ was sent is never silently repeated.
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import importlib
 import json
 import threading
 import time
@@ -15,20 +18,27 @@ import uuid
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ddtree_metrics.bench.answers import Answer, EventStream, Reader, explain, named_fields
+from ddtree_metrics.bench.answers import Answer, AnswerReader, EventStream, explain, named_fields
+from ddtree_metrics.bench.key_filter import KeyFilter, clean_texts
 from ddtree_metrics.errors import BenchError
+from ddtree_metrics.validation import decode_json
 
 if TYPE_CHECKING:
-    import httpx
+    from ddtree_metrics.bench.exchange import HttpAnswer
 
-INSTALL = "the benchmark needs httpx: pip install 'ddtree-metrics[bench]'"
+INSTALL = "the benchmark needs httpcore: pip install 'ddtree-metrics[bench]'"
+LARGEST = 16 << 20
+"""Bytes of an answer beside its tokens, and of all that a side endpoint says."""
+A_TOKEN = 4096
+"""Bytes that a token may take in an answer; an event of a stream is a kilobyte at most."""
+SIDE_SECONDS = 10.0
 clock = time.perf_counter
 """The clock of all measurements; tests put their own here."""
 SECRET_WORDS = ("key", "token", "secret", "password", "sig", "auth")
 
 
-def load_httpx() -> Any:
-    """Import httpx, or say how to get it.
+def load_exchange() -> Any:
+    """Import what speaks HTTP, or say how to get it.
 
     Raises
     ------
@@ -36,10 +46,9 @@ def load_httpx() -> Any:
         If it is not installed.
     """
     try:
-        import httpx
+        return importlib.import_module("ddtree_metrics.bench.exchange")
     except ImportError:
         raise BenchError(INSTALL) from None
-    return httpx
 
 
 def base_address(url: str) -> tuple[str, tuple[str, str] | None]:
@@ -51,26 +60,27 @@ def base_address(url: str) -> tuple[str, tuple[str, str] | None]:
         If it is no http address, or has a query that looks like a secret.
     """
     text = url if "://" in url else f"http://{url}"
-    try:
+    host, port, path, query, parts = "", None, "", "", None
+    with contextlib.suppress(ValueError):  # UnicodeError is one
         parts = urllib.parse.urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if parts.scheme not in ("http", "https") or not host:
+        host, port = parts.hostname or "", parts.port
+        host = host if ":" in host else host.encode("idna").decode()
+        path, query = (urllib.parse.quote(part, safe="/%:@!$&'()*+,;=~?") for part in (parts.path, parts.query))
+    if parts is None or parts.scheme not in ("http", "https") or not host or not text.isprintable() or " " in host:
         raise BenchError("the server's address must look like http://127.0.0.1:30000 (a file of a saved sweep works too)")
-    names = [name.lower() for name, _ in urllib.parse.parse_qsl(parts.query, keep_blank_values=True)]
+    names = [name.lower() for name, _ in urllib.parse.parse_qsl(query, keep_blank_values=True)]
     if any(word in name for name in names for word in SECRET_WORDS):
         raise BenchError("the address holds a key in its query; give it in DDTREE_API_KEY instead")
-    path = parts.path.rstrip("/")
+    path = path.rstrip("/")
     for tail in ("/chat/completions", "/completions"):
         path = path.removesuffix(tail)
     if not path.endswith("/v1"):
         path += "/v1"
     place = f"[{host}]" if ":" in host else host
-    if port:
+    if port is not None:
         place += f":{port}"
     login = (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")) if parts.username else None
-    return urllib.parse.urlunsplit((parts.scheme, place, path, parts.query, "")), login
+    return urllib.parse.urlunsplit((parts.scheme, place, path, query, "")), login
 
 
 class Client:
@@ -87,7 +97,12 @@ class Client:
     chat, stream : bool
         Which endpoint, and whether as an event stream.
     timeout : float
-        Seconds that one request may take.
+        Seconds that one request may take, from connecting to its last byte.
+
+    Attributes
+    ----------
+    clean : KeyFilter
+        Takes the key and the password out of a text, and what is not printable.
     """
 
     def __init__(
@@ -100,7 +115,7 @@ class Client:
         stream: bool = False,
         timeout: float = 300.0,
     ) -> None:
-        self._httpx = load_httpx()
+        self._http = load_exchange()
         self.base, login = base_address(url)
         self.model = model
         self.chat = chat
@@ -111,19 +126,16 @@ class Client:
         self.stopped = threading.Event()
         self._key = api_key
         self._length_field = "max_tokens"
-        headers = {"Accept-Encoding": "identity", "Connection": "close"}
+        self._headers = {"Accept": "*/*", "Accept-Encoding": "identity", "Connection": "close", "User-Agent": "ddtree-logs"}
+        both = ":".join(login or ())
+        if login:
+            self._headers["Authorization"] = "Basic " + base64.b64encode(both.encode()).decode()
         if api_key:
-            if not api_key.isascii() or any(c.isspace() for c in api_key):
+            if not api_key.isascii() or not api_key.isprintable() or " " in api_key:
                 raise BenchError("the API key holds blanks or characters that a header cannot carry; check DDTREE_API_KEY")
-            headers["Authorization"] = f"Bearer {api_key}"
-        local = urllib.parse.urlsplit(self.base).hostname in ("127.0.0.1", "localhost", "::1")
-        self._http: httpx.Client = self._httpx.Client(
-            headers=headers,
-            auth=login,
-            timeout=self._httpx.Timeout(timeout, connect=min(timeout, 15.0)),
-            limits=self._httpx.Limits(max_keepalive_connections=0),
-            trust_env=not local,
-        )
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._proxy, proxy_password = self._http.environment_proxy(self.base)
+        self.clean = KeyFilter((api_key or "", (login or ("", ""))[1], proxy_password), (both,))
 
     def __enter__(self) -> Client:
         return self
@@ -134,7 +146,6 @@ class Client:
     def close(self) -> None:
         """Close all connections; requests under way end with a failure."""
         self.stopped.set()
-        self._http.close()
 
     @property
     def shown_url(self) -> str:
@@ -149,17 +160,18 @@ class Client:
 
     def get(self, path: str, *, root: bool = True, body: dict[str, Any] | None = None) -> Any:
         """Ask a side endpoint (``/props``, ``/metrics``, ``/tokenize``); ``None`` if it has none or anything goes wrong."""
+        content = None if body is None else json.dumps(body).encode()
         try:
-            where = self.address(path, root=root)
-            answer = self._http.get(where, timeout=10.0) if body is None else self._http.post(where, json=body, timeout=30.0)
-            if answer.status_code != 200:
-                return None
-            return answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
-        except (self._httpx.HTTPError, ValueError):
+            with self._exchange(path, content, min(self.timeout, SIDE_SECONDS * (1 if body is None else 3)), root=root) as answer:
+                if answer.status != 200:
+                    return None
+                raw = answer.whole()
+                return decode_json(raw, Any, ValueError) if "json" in answer.content_type else raw.decode("utf-8", "replace")
+        except (self._http.ExchangeFailed, ValueError):
             return None
 
     def models(self) -> list[str]:
-        """List the models that the server names.
+        """List the models that the server names, as it names them.
 
         Raises
         ------
@@ -167,18 +179,28 @@ class Client:
             If nothing listens there, or the key is not taken.
         """
         try:
-            answer = self._http.get(self.address("/models"), timeout=15.0)
-        except self._httpx.ConnectError as error:
-            raise BenchError(f"nothing answers at {self.shown_url}: {error}; check address and port") from None
-        except self._httpx.HTTPError as error:
-            raise BenchError(f"no usable answer from {self.shown_url}: {type(error).__name__}") from None
-        if answer.status_code in (401, 403):
-            raise BenchError(_key_text(answer.status_code, self._key))
+            with self._exchange("/models", None, min(self.timeout, SIDE_SECONDS)) as answer:
+                status, raw = answer.status, answer.whole()
+        except self._http.ExchangeFailed as error:
+            if error.kind == "connection":
+                raise BenchError(self.clean(f"nothing answers at {self.shown_url}: {error}; check address and port")) from None
+            raise BenchError(self.clean(f"no usable answer from {self.shown_url}: {error}")) from None
+        if status in (401, 403):
+            raise BenchError(_key_text(status, self._key))
         try:
-            data = answer.json().get("data") or []
-            return [m["id"] for m in data if isinstance(m, dict) and isinstance(m.get("id"), str)]
-        except (ValueError, AttributeError):
+            said: Any = decode_json(raw, Any, ValueError)
+        except ValueError:
             return []
+        served = said.get("data") if isinstance(said, dict) else None
+        named = [m.get("id") for m in served if isinstance(m, dict)] if isinstance(served, list) else []
+        return [name for name in named if isinstance(name, str) and name]
+
+    def _exchange(self, path: str, content: bytes | None, seconds: float, *, root: bool = False, size: int = LARGEST, **more: Any) -> Any:
+        headers = self._headers | ({"Content-Type": "application/json"} if content is not None else {}) | more.pop("headers", {})
+        limits = self._http.Limits(seconds, size, self.stopped)
+        method = "GET" if content is None else "POST"
+        where = self.address(path, root=root)
+        return self._http.exchange(method, where, headers=headers, content=content, limits=limits, proxy=self._proxy, **more)
 
     def body(self, prompt: str, max_tokens: int) -> dict[str, Any]:
         """Make the body of a request, without the fields that the server has refused."""
@@ -213,60 +235,47 @@ class Client:
         Answer
             Whole, or with ``failure`` set; never an exception for what the server does.
         """
-        httpx = self._httpx
         answer = Answer(max_tokens=max_tokens, request_id=f"ddtree-{uuid.uuid4().hex[:16]}", **about)
-        own_id = answer.request_id or ""
-        reader = Reader(answer)
+        reader = AnswerReader(answer)
         path = "/chat/completions" if self.chat else "/completions"
         body = json.dumps(self.body(prompt, max_tokens)).encode()
         start = clock()
         answer.sent_us = time.time_ns() // 1000
 
-        def on_wire(event: str, _: dict[str, Any]) -> None:
+        def on_sent() -> None:
             nonlocal start
-            if event == "http11.send_request_headers.started":
-                answer.sent_us = time.time_ns() // 1000
-                start = clock()
+            answer.sent_us = time.time_ns() // 1000
+            start = clock()
 
-        headers = {"Content-Type": "application/json", "X-Request-Id": own_id}
+        headers, size = {"X-Request-Id": answer.request_id}, LARGEST + A_TOKEN * max_tokens
         try:
-            with self._http.stream("POST", self.address(path), content=body, headers=headers, extensions={"trace": on_wire}) as response:
-                answer.status = response.status_code
-                streamed = "event-stream" in response.headers.get("content-type", "")
-                if response.status_code != 200:
-                    answer.retry_after_s = _seconds(response.headers.get("retry-after"))
-                    self._read_error(reader, response, prompt)
-                    return answer
-                raw, events = bytearray(), EventStream()
-                for piece in response.iter_raw():
-                    now = clock() - start
-                    if self.stopped.is_set() or now > self.timeout:
-                        reader.fail("timeout", f"not finished after {self.timeout:g} s")
-                        return answer
-                    if not streamed:
-                        raw += piece
-                        continue
-                    for data in events.feed(piece):
-                        reader.event(data, now)
-                    if reader.done:
-                        break
-                answer.elapsed_s = clock() - start
-                if streamed:
+            with self._exchange(path, body, self.timeout, size=size, headers=headers, on_sent=on_sent) as response:
+                answer.status = response.status
+                if response.status != 200:
+                    answer.retry_after_s = _seconds(response.retry_after)
+                    self._read_error(reader, response)
+                elif "event-stream" in response.content_type:
+                    events = EventStream()
+                    for piece in response.pieces:
+                        now = clock() - start
+                        for data in events.feed(piece):
+                            reader.event(data, now)
+                        if reader.done or answer.failure:
+                            break
+                    answer.elapsed_s = clock() - start
                     for data in events.end():
                         reader.event(data, answer.elapsed_s)
                 else:
-                    reader.body(json.loads(bytes(raw)))
-        except httpx.TimeoutException as error:
-            what = "the connection" if isinstance(error, httpx.ConnectTimeout) else "an answer"
-            reader.fail("timeout", f"no more of {what} within {self.timeout:g} s")
-        except httpx.ConnectError as error:
-            reader.fail("connection", f"cannot connect: {error}")
-        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed under it
-            reader.fail("broken", f"the connection broke: {type(error).__name__}")
-        except ValueError:
-            reader.fail("bad_answer", "the answer is not JSON")
-        finished = reader.finish(stream=self.stream)
-        finished.message = self._clean(finished.message, prompt)
+                    raw = response.whole()
+                    answer.elapsed_s = clock() - start
+                    reader.body(decode_json(raw, Any, ValueError))
+        except self._http.ExchangeFailed as error:
+            reader.fail(error.kind, str(error))
+        except ValueError as error:
+            reader.fail("bad_answer", f"the answer cannot be read: {error}")
+        answer.message = self._unquoted(answer.message, prompt)
+        finished: Answer = clean_texts(reader.finish(stream=self.stream), self.clean)
+        finished.message = finished.message and finished.message[:200]
         return finished
 
     def ask_politely(self, prompt: str, max_tokens: int, *, retries: int = 4, **about: Any) -> tuple[Answer, list[Answer]]:
@@ -311,33 +320,31 @@ class Client:
         self.refused += new
         return bool(new)
 
-    def _read_error(self, reader: Reader, response: httpx.Response, prompt: str) -> None:
+    def _read_error(self, reader: AnswerReader, response: HttpAnswer) -> None:
         raw = b""
-        for piece in response.iter_raw():
+        for piece in response.pieces:
             raw += piece
             if len(raw) > 100_000:
                 break
         try:
-            payload = json.loads(raw)
+            payload: Any = decode_json(raw, Any, ValueError)
         except ValueError:
-            payload = {"message": raw[:200].decode("utf-8", "replace").strip() or f"HTTP {response.status_code}"}
-        kind, text = explain(response.status_code, payload)
+            payload = {"message": raw[:200].decode("utf-8", "replace").strip() or f"HTTP {response.status}"}
+        kind, text = explain(response.status, payload)
         if kind == "auth":
-            text = _key_text(response.status_code, self._key)
-        if 300 <= response.status_code < 400:
-            text = f"the server redirects (HTTP {response.status_code}); give the address it redirects to"
-        reader.fail(kind, self._clean(text, prompt) or "")
+            text = _key_text(response.status, self._key)
+        if 300 <= response.status < 400:
+            text = f"the server redirects (HTTP {response.status}); give the address it redirects to"
+        reader.fail(kind, text)
 
-    def _clean(self, text: str | None, prompt: str) -> str | None:
-        """Take key and prompt out of a server's words."""
-        if text is None:
-            return None
-        if self._key:
-            text = text.replace(self._key, "***")
+    @staticmethod
+    def _unquoted(text: str | None, prompt: str) -> str | None:
+        """Leave out a server's words where they quote the prompt."""
         flat = json.dumps(text)
-        if any(prompt[i : i + 24] in text or json.dumps(prompt[i : i + 24])[1:-1] in flat for i in range(0, min(len(prompt), 400), 24)):
+        pieces = (prompt[i : i + 24] for i in range(0, min(len(prompt), 400), 24))
+        if text and any(piece in text or json.dumps(piece)[1:-1] in flat for piece in pieces):
             return "the server's message quotes the prompt and is left out"
-        return text[:200]
+        return text
 
 
 def _key_text(status: int, key: str | None) -> str:
@@ -357,5 +364,5 @@ def _seconds(text: str | None) -> float | None:
 
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

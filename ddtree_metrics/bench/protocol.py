@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ddtree_metrics.bench.answers import Answer
 from ddtree_metrics.bench.client import Client
+from ddtree_metrics.bench.key_filter import clean_texts
 from ddtree_metrics.bench.lengths import Fitted, fit
 from ddtree_metrics.bench.prompts import PromptSource
 from ddtree_metrics.bench.server import Tokenizer, VerifyCounters, identify, others
@@ -73,17 +74,21 @@ def run_sweep(
     Raises
     ------
     BenchError
-        If httpx is missing, or nothing at all can be measured: no answer, a key refused, no token counts.
+        If httpcore is missing, or nothing at all can be measured: no answer, a key refused, no token counts.
     """
     plan = plan or Plan()
     prompts = prompts or PromptSource(plan.seed)
     with Client(url, model=plan.model, api_key=api_key, chat=plan.chat, stream=plan.stream, timeout=plan.timeout) as client:
-        return _Runner(client, plan, prompts, api_key, progress or (lambda *_: None)).run()
+        try:
+            made: Sweep = clean_texts(_Runner(client, plan, prompts, progress or (lambda *_: None)).run(), client.clean)
+        except BenchError as error:
+            raise BenchError(client.clean(str(error))) from None
+        return made
 
 
 class _Runner:
-    def __init__(self, client: Client, plan: Plan, prompts: PromptSource, key: str | None, progress: Progress) -> None:
-        self.client, self.plan, self.prompts, self.key, self.progress = client, plan, prompts, key, progress
+    def __init__(self, client: Client, plan: Plan, prompts: PromptSource, progress: Progress) -> None:
+        self.client, self.plan, self.prompts, self.progress = client, plan, prompts, progress
         self.state = _State(answers={ctx: [] for ctx in plan.ctx})
         self.characters = 4.2  # a token; learnt as the sweep goes on
         self.offset = 0  # tokens that the server adds to those of the text
@@ -100,7 +105,7 @@ class _Runner:
             client.model = served[0]
             if len(served) > 1:
                 state.notes.append(f"the server names {len(served)} models; measured the first, {served[0]}")
-        server = identify(client, self.key)
+        server = identify(client)
         interrupted = False
         try:
             self.probe(served)
@@ -244,7 +249,8 @@ class _Runner:
 
     def check(self, answer: Answer) -> None:
         """Give up where the server is gone, or the key no longer taken."""
-        self.state.lost = self.state.lost + 1 if answer.failure in ("connection", "timeout") else 0
+        gone = ("connection", "timeout", *(("rate_limited", "server_error") if answer.role != "measure" else ()))  # asked again by then
+        self.state.lost = self.state.lost + 1 if answer.failure in gone else 0
         if answer.failure == "auth":
             raise BenchError(answer.message or "the server does not take the API key")
 
@@ -262,7 +268,7 @@ class _Runner:
             if ctx in state.finished or ctx in state.problems:
                 continue
             if state.lost >= 3:
-                state.problems[ctx] = "the server stopped answering"
+                state.problems[ctx] = "the server stopped answering, or is too busy to"
                 continue
             try:
                 texts = [self.prompt(ctx, number, worker).text for worker in range(plan.concurrency)]

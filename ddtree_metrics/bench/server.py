@@ -1,56 +1,58 @@
-"""What is known about the server under test: kind, version, flags, and its counters of verify steps."""
+"""What is known about the server under test: kind, version, flags, and its counters of verify steps.
+
+All of it is decoration of a measurement: what has not the expected form is left out.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from typing import Any
 
 from ddtree_metrics.bench.answers import Answer
 from ddtree_metrics.bench.client import Client
+from ddtree_metrics.dialects.secrets import kept
 
-_SECRET = re.compile(r"api_?key|secret|passw|credential|authorization|private_key|(hf|access|auth|bearer)_?token", re.I)
 _CHANGES = re.compile(r"media_marker|internal_states|throughput|is_sleeping|memory_usage|step_time|accept_length|uptime|timestamp")
 _LONG = 200
+_DEEPEST = 6
+_MOST_FLAGS = 2000
 
 
-def flatten(value: Any, key: str | None = None, prefix: str = "") -> dict[str, str]:
+def flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
     """Turn nested settings into names and texts, without secrets, long texts and what changes by itself.
 
     Parameters
     ----------
     value : object
         What a server said of itself.
-    key : str or None
-        The API key of this client: never kept, wherever it stands.
     prefix : str
         Put before each name.
+    depth : int
+        How deep it lies; below six nothing is read.
     """
     made: dict[str, str] = {}
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or depth > _DEEPEST:
         return made
     for name, item in value.items():
-        full = f"{prefix}{name}"
+        full = f"{prefix}{name}"[-_LONG:]
         if item is None or _CHANGES.search(full):
             continue
-        if _SECRET.search(str(name)):
-            made[full] = "(removed)"
-        elif isinstance(item, dict):
-            made |= flatten(item, key, f"{full}.")
+        if isinstance(item, dict):
+            made |= flatten(item, f"{full}.", depth + 1)
         elif isinstance(item, list) and any(isinstance(x, (dict, list)) for x in item):
             continue
         else:
-            text = str(item)
-            if key and key in text:
-                text = "(removed)"
-            elif len(text) > _LONG:
-                text = "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:16]
-            made[full] = text
+            text = kept(full, str(item))
+            made[full] = text if len(text) <= _LONG else "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:16]
+        if len(made) >= _MOST_FLAGS:
+            break
     return made
 
 
-def identify(client: Client, key: str | None = None) -> dict[str, Any]:
+def identify(client: Client) -> dict[str, Any]:
     """Ask a server what it is; what it does not say is left out.
 
     Returns
@@ -63,38 +65,47 @@ def identify(client: Client, key: str | None = None) -> dict[str, Any]:
     if not isinstance(info, dict):
         info = client.get("/get_server_info")
     if isinstance(info, dict) and ("version" in info or "server_args" in info or "tp_size" in info):
-        made |= {"kind": "sglang", "version": info.get("version"), "flags": flatten(info, key)}
+        made |= {"kind": "sglang", "version": _text(info.get("version")), "flags": flatten(info)}
         made["context_len"] = _number(info.get("max_req_input_len")) or _number(info.get("context_length"))
         return made
     props = client.get("/props")
     if isinstance(props, dict) and "build_info" in props:
         # the defaults of sampling are not the server's setup; speculation and window are
-        settings = props.pop("default_generation_settings", None) or {}
-        props["n_ctx"] = settings.get("n_ctx")
-        props["speculative"] = (settings.get("params") or {}).get("speculative.types")
-        models = client.get("/models", root=False)
-        if isinstance(models, dict):
-            served = models.get("data") or [{}]
-            props["model"] = served[0].get("meta") if isinstance(served[0], dict) else None
-        made |= {"kind": "llama.cpp", "version": props.get("build_info"), "flags": flatten(props, key)}
+        settings = props.pop("default_generation_settings", None)
+        props["n_ctx"] = _at(settings, "n_ctx")
+        props["speculative"] = _at(settings, "params", "speculative.types")
+        props["model"] = _at(client.get("/models", root=False), "data", 0, "meta")
+        made |= {"kind": "llama.cpp", "version": _text(props.get("build_info")), "flags": flatten(props)}
         made["context_len"] = _number(props.get("n_ctx"))
         return made
-    version = client.get("/version")
-    if isinstance(version, dict) and "version" in version:
-        made |= {"kind": "vllm", "version": str(version["version"])}
-    models = client.get("/models", root=False)
-    served = models.get("data") if isinstance(models, dict) else None
-    if served and isinstance(served[0], dict):
-        made["context_len"] = _number(served[0].get("max_model_len"))
-        shown = {k: served[0].get(k) for k in ("id", "root", "owned_by", "max_model_len")}
-        made["flags"] = flatten(shown, key, "model.")
-        if made["kind"] == "unknown" and served[0].get("owned_by") in ("vllm", "sglang"):
-            made["kind"] = served[0]["owned_by"]
+    version = _at(client.get("/version"), "version")
+    if version is not None:
+        made |= {"kind": "vllm", "version": _text(version)}
+    served = _at(client.get("/models", root=False), "data", 0)
+    if isinstance(served, dict):
+        made["context_len"] = _number(served.get("max_model_len"))
+        made["flags"] = flatten({k: served.get(k) for k in ("id", "root", "owned_by", "max_model_len")}, "model.")
+        if made["kind"] == "unknown" and served.get("owned_by") in ("vllm", "sglang"):
+            made["kind"] = served["owned_by"]
     return made
 
 
+def _at(value: Any, *places: str | int) -> Any:
+    """Return what lies at a place of plain values; ``None`` where there is no such place."""
+    for place in places:
+        if isinstance(value, dict) and isinstance(place, str):
+            value = value.get(place)
+        else:
+            value = value[place] if isinstance(value, list) and isinstance(place, int) and place < len(value) else None
+    return value
+
+
+def _text(value: Any) -> str | None:
+    return str(value)[:_LONG] if isinstance(value, (str, int, float)) else None
+
+
 def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else None
 
 
 class Tokenizer:
@@ -123,10 +134,8 @@ class Tokenizer:
         said = self._client.get("/tokenize", body=body)
         if not isinstance(said, dict):
             return None
-        if isinstance(said.get("count"), int):
-            return said["count"] or None
         tokens = said.get("tokens")
-        return len(tokens) or None if isinstance(tokens, list) else None
+        return _number(said.get("count")) or (len(tokens) or None if isinstance(tokens, list) else None)
 
 
 _COUNTERS = {
@@ -146,13 +155,26 @@ def read_counters(text: str) -> dict[str, float]:
         ``steps``, ``accepted``, ``proposed``, ``tokens``: those that the page has.
     """
     made: dict[str, float] = {}
-    for line in text.splitlines():
-        match = re.match(r"([a-zA-Z_:]+)(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$", line)
-        if not match:
-            continue
+    for metric, value in _samples(text):
         for name, known in _COUNTERS.items():
-            if match[1] in known:
-                made[name] = made.get(name, 0.0) + float(match[2])
+            if metric in known:
+                made[name] = made.get(name, 0.0) + value
+    return made
+
+
+_SAMPLE = re.compile(r"^([a-zA-Z_:]+)(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)[ \t]*\r?$", re.M)
+
+
+def _samples(page: str) -> list[tuple[str, float]]:
+    """Return name and value of each sample of a Prometheus page; a value that is no sensible number is left out."""
+    made = []
+    for name, text in _SAMPLE.findall(page):
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if math.isfinite(value) and 0 <= value < 1e15:
+            made.append((name, value))
     return made
 
 
@@ -166,10 +188,7 @@ def others(client: Client) -> int | None:
     for wait in (0.0, 0.1, 0.4):  # a gauge may lag behind the end of our own last request
         time.sleep(wait)
         page = client.get("/metrics")
-        if not isinstance(page, str):
-            return fewest
-        found = re.findall(r"^([a-zA-Z_:]+)(?:\{[^}]*\})?\s+([0-9.eE+-]+)\s*$", page, re.M)
-        values = [float(value) for name, value in found if name in _RUNNING + _WAITING]
+        values = [value for name, value in _samples(page) if name in _RUNNING + _WAITING] if isinstance(page, str) else []
         if not values:
             return fewest
         fewest = int(sum(values)) if fewest is None else min(fewest, int(sum(values)))
@@ -204,9 +223,8 @@ class VerifyCounters:
         else:
             return
         steps = now.get("steps", 0.0) - before.get("steps", 0.0)
-        if made == answer.completion_tokens and steps > 0:
+        if made == answer.completion_tokens and steps >= 1:
             answer.steps, answer.steps_from = int(steps), "metrics"
-            if "accepted" in now:
-                answer.accepted_drafts = int(now["accepted"] - before.get("accepted", 0.0))
-            if "proposed" in now:
-                answer.proposed_drafts = int(now["proposed"] - before.get("proposed", 0.0))
+            answer.accepted_drafts, answer.proposed_drafts = (
+                max(0, int(now[name] - before.get(name, 0.0))) if name in now else None for name in ("accepted", "proposed")
+            )

@@ -12,17 +12,23 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from ddtree_metrics.bench.answer_forms import Count, Milliseconds, Seconds
 from ddtree_metrics.bench.answers import Answer
 from ddtree_metrics.metrics.two_point import two_point_rate
 
 LEVEL = 0.95
+Speed = Annotated[float, Meta(ge=1e-12, le=1e18)]
+"""Tokens a second."""
 DROPPED_AT_MOST = 1 / 3
 """A point that lost a larger share of its rounds gets no number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MedianInterval:
     """A median and the range that holds the true one with the probability ``level``; no range for fewer than three values."""
 
     middle: float
@@ -31,7 +37,7 @@ class Interval:
     level: float | None
 
 
-def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+def median_interval(values: Sequence[float], level: float = LEVEL) -> MedianInterval:
     """Return the median and a distribution-free interval for it.
 
     From order statistics, interpolated between two of them to the wanted level (Hettmansperger and Sheather, Statistics &
@@ -46,27 +52,27 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
 
     Returns
     -------
-    Interval
+    MedianInterval
     """
     x, n = sorted(values), len(values)
     middle = median(x)
     if n < 3:
-        return Interval(middle, None, None, None)
+        return MedianInterval(middle, None, None, None)
 
     def covered(depth: int) -> float:
         """Probability that the depth-th smallest and largest value enclose the median."""
         return 1 - 2 * sum(math.comb(n, i) for i in range(depth)) / 2**n
 
     if covered(1) <= level:
-        return Interval(middle, x[0], x[-1], covered(1))
+        return MedianInterval(middle, x[0], x[-1], covered(1))
     depth = 1
     while depth + 1 <= n // 2 and covered(depth + 1) >= level:
         depth += 1
     if depth + 1 > n - depth:
-        return Interval(middle, x[depth - 1], x[n - depth], covered(depth))
+        return MedianInterval(middle, x[depth - 1], x[n - depth], covered(depth))
     over = (covered(depth) - level) / (covered(depth) - covered(depth + 1))
     share = (n - depth) * over / (depth + (n - 2 * depth) * over)
-    return Interval(
+    return MedianInterval(
         middle,
         (1 - share) * x[depth - 1] + share * x[depth],
         (1 - share) * x[n - depth] + share * x[n - depth - 1],
@@ -192,30 +198,30 @@ class Point:
         ``ok``, ``unreliable`` (more than a third dropped), ``failed`` (nothing left) or ``not_measured``.
     """
 
-    ctx_req: int
-    prompt_tok: int | None = None
-    context_mid: float | None = None
-    decode_tok_s: float | None = None
-    low: float | None = None
-    high: float | None = None
-    level: float | None = None
-    best_tok_s: float | None = None
-    t_a: float | None = None
-    t_b: float | None = None
-    n_a: float | None = None
-    n_b: float | None = None
-    server_tok_s: float | None = None
-    stream_tok_s: float | None = None
-    total_tok_s: float | None = None
-    ttft: float | None = None
-    tokens_per_step: float | None = None
-    step_ms: float | None = None
+    ctx_req: Count
+    prompt_tok: Count | None = None
+    context_mid: Annotated[float, Meta(ge=0, le=1e13)] | None = None
+    decode_tok_s: Speed | None = None
+    low: Speed | None = None
+    high: Speed | None = None
+    level: Annotated[float, Meta(ge=0, le=1)] | None = None
+    best_tok_s: Speed | None = None
+    t_a: Seconds | None = None
+    t_b: Seconds | None = None
+    n_a: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    n_b: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    server_tok_s: Speed | None = None
+    stream_tok_s: Speed | None = None
+    total_tok_s: Speed | None = None
+    ttft: Seconds | None = None
+    tokens_per_step: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    step_ms: Milliseconds | None = None
     steps_from: str | None = None
-    prefill_tok_s: float | None = None
-    kept: int = 0
-    rounds: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    status: str = "not_measured"
+    prefill_tok_s: Speed | None = None
+    kept: Count = 0
+    rounds: Count = 0
+    dropped: dict[str, Count] = field(default_factory=dict)
+    status: Literal["ok", "unreliable", "failed", "not_measured"] = "not_measured"
     reason: str | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -12,11 +12,15 @@ import platform
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
+
+from msgspec import Meta, Struct
 
 from ddtree_metrics.bench.answers import Answer
+from ddtree_metrics.bench.key_filter import clean_texts
 from ddtree_metrics.bench.stats import Point
 from ddtree_metrics.errors import BenchError, OutputError
+from ddtree_metrics.validation import decode_json, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +28,9 @@ if TYPE_CHECKING:
 KIND = "ddtree_metrics.bench"
 SCHEMA_VERSION = 1
 # History of the saved form. 1: the first.
-
-_ROLES = ("measure", "warmup", "grow", "calibrate")
+LARGEST_FILE = 1 << 28
+"""Bytes; a thousand context lengths with fifteen rounds each are a tenth of it."""
+_MOST = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +77,16 @@ class Plan:
     model: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.ctx or min(self.ctx) < 1 or len(set(self.ctx)) != len(self.ctx):
-            raise BenchError("context lengths must be positive and given once each")
+        if not self.ctx or min(self.ctx) < 1 or max(self.ctx) > _MOST or len(set(self.ctx)) != len(self.ctx):
+            raise BenchError(f"context lengths must lie between 1 and {_MOST:,} tokens and be given once each")
         if len(self.lengths) < 2 or list(self.lengths) != sorted(set(self.lengths)):
             raise BenchError("a round needs two or more different numbers of tokens, the smallest first (n1 < n2)")
         if self.lengths[0] < 2:
             raise BenchError("n1 must be at least 2: with one token, one request of each pair alone pays for its first decode step")
-        if self.repeat < 1 or self.concurrency < 1 or not self.timeout > 0 or not 0 <= self.precision < 1:
-            raise BenchError("repeat, concurrency and timeout must be positive, precision a share below 1")
+        if not (1 <= self.repeat <= _MOST and 1 <= self.concurrency <= 1000 and 0 < self.timeout <= _MOST and self.lengths[-1] <= _MOST):
+            raise BenchError("repeat, concurrency, timeout and the numbers of tokens must be positive, and none as large as that")
+        if not 0 <= self.precision < 1:
+            raise BenchError("precision must be a share below 1")
 
     @property
     def requests(self) -> int:
@@ -260,7 +267,7 @@ class Sweep:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        whole = {f.name: ("int" in str(f.type), "str" in str(f.type)) for f in fields(Point)}
+        whole = {name: ("int" in str(kind), "float" not in str(kind)) for name, kind in get_type_hints(Point).items()}
         columns: dict[str, Any] = {}
         for name, (integer, text) in whole.items():
             values = [getattr(p, name) for p in self.points]
@@ -269,7 +276,7 @@ class Sweep:
             elif name == "notes":
                 columns[name] = pa.array(values, pa.list_(pa.string()))
             else:
-                columns[name] = pa.array(values, pa.string() if text else pa.int64() if integer else pa.float64())
+                columns[name] = pa.array(values, pa.int64() if integer else pa.string() if text else pa.float64())
         table = pa.table(columns).replace_schema_metadata({KIND: self.to_json(), f"{KIND}.schema_version": str(SCHEMA_VERSION)})
         sink = io.BytesIO()
         pq.write_table(table, sink, compression="zstd")
@@ -288,7 +295,7 @@ class Sweep:
         levels = {round(100 * p.level, 1) for p in self.points if p.level is not None}
 
         def interval(p: Point) -> str:
-            if p.low is None or p.level is None:
+            if p.low is None or p.high is None or p.level is None:
                 return "-"
             return f"{p.low:.1f} - {p.high:.1f}" + (f" ({100 * p.level:.3g} %)" if len(levels) > 1 else "")
 
@@ -323,52 +330,101 @@ class Sweep:
         return "\n".join(" ".join(row).rstrip() for row in zip(*columns, strict=True)) + "\n"
 
 
+class _Facts(TypedDict, total=False):
+    kind: str
+    version: str | None
+    flags: dict[str, str]
+    context_len: int | None
+
+
+class _Kind(Struct):
+    kind: Any = None
+    schema_version: Any = None
+
+
+class _Saved(Struct):
+    """The saved form, as ``Sweep.to_dict`` makes it."""
+
+    plan: Plan
+    model: str | None
+    prompt: str
+    url: str
+    started: Annotated[datetime, Meta(tz=True)]
+    finished: Annotated[datetime, Meta(tz=True)]
+    interrupted: bool
+    server: _Facts
+    client: dict[str, str | int | None]
+    points: list[Point]
+    answers: list[Answer]
+    notes: list[str]
+    refused: list[str]
+
+
 def load_sweep(path: str | Path) -> Sweep:
     """Load a sweep that ``bench --output`` or ``--save`` wrote, JSON or Parquet.
 
     Raises
     ------
     BenchError
-        If the file cannot be read, is no sweep, or was written by a newer version.
+        If the file cannot be read, is no sweep, was written by a newer version, or holds a value that no sweep has.
     """
     path = Path(path)
+
+    def unfit(why: str) -> BenchError:
+        return BenchError(f"{path} is not a sweep that can be used: {why}")
+
+    raw = _json_of(path)
+    nothing = BenchError(f"{path} is not a sweep that 'ddtree-logs bench' saved")
+    head: _Kind = decode_json(raw, _Kind, lambda _: nothing)
+    if head.kind != KIND:
+        raise nothing
+    if not isinstance(head.schema_version, int) or head.schema_version < 1:
+        raise unfit("schema_version: a whole number from 1 on is wanted")
+    if head.schema_version > SCHEMA_VERSION:
+        raise BenchError(f"{path} was written by a newer version of this tool (form {head.schema_version}); update it")
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BenchError(f"cannot read the sweep {path}: {error.strerror}") from None
+        saved: _Saved = decode_json(raw, _Saved, ValueError)
+    except ValueError as error:
+        raise unfit(str(error)) from None
+    except BenchError as error:  # what a Plan says of itself
+        raise unfit(f"plan: {error}") from None
+    made = Sweep(
+        url=saved.url,
+        plan=saved.plan,
+        model=saved.model,
+        prompt=saved.prompt,
+        points=saved.points,
+        answers=saved.answers,
+        server=dict(saved.server),
+        client=dict(saved.client),
+        started=saved.started.timestamp(),
+        finished=saved.finished.timestamp(),
+        interrupted=saved.interrupted,
+        notes=saved.notes,
+        refused=saved.refused,
+    )
+    shown: Sweep = clean_texts(made, printable)
+    return shown
+
+
+def _json_of(path: Path) -> bytes:
+    """Return the JSON text of a saved sweep; of a Parquet file, what its metadata holds."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise BenchError(f"cannot read the sweep {path}: {getattr(error, 'strerror', None) or 'it is no file name'}") from None
+    if len(raw) > LARGEST_FILE:
+        raise BenchError(f"{path} is too large for a saved sweep (more than {LARGEST_FILE:,} bytes)")
     if raw[:4] == b"PAR1":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            raw = (pq.read_schema(path).metadata or {}).get(KIND.encode(), b"")
-        except pa.ArrowInvalid:
-            raw = b""
-    try:
-        data = json.loads(raw)
-        if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise ValueError
-        if int(data["schema_version"]) > SCHEMA_VERSION:
-            raise BenchError(f"{path} was written by a newer version of this tool (form {data['schema_version']}); update it")
-        plan = dict(data["plan"])
-        plan["ctx"], plan["lengths"] = tuple(plan["ctx"]), tuple(plan["lengths"])
-        return Sweep(
-            url=data["url"],
-            plan=Plan(**_known(Plan, plan)),
-            model=data["model"],
-            prompt=data["prompt"],
-            points=[Point(**_known(Point, p)) for p in data["points"]],
-            answers=[Answer(**_known(Answer, a)) for a in data["answers"]],
-            server=data["server"],
-            client=data["client"],
-            started=datetime.fromisoformat(data["started"]).timestamp(),
-            finished=datetime.fromisoformat(data["finished"]).timestamp(),
-            interrupted=bool(data["interrupted"]),
-            notes=list(data["notes"]),
-            refused=list(data["refused"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BenchError(f"{path} is not a sweep that 'ddtree-logs bench' saved") from None
+            return (pq.read_schema(pa.BufferReader(raw)).metadata or {}).get(KIND.encode(), b"")
+        except (pa.ArrowException, OSError, ValueError):
+            return b""
+    return raw
 
 
 def client_facts() -> dict[str, Any]:
@@ -377,9 +433,9 @@ def client_facts() -> dict[str, Any]:
 
     facts: dict[str, Any] = {"tool": __version__, "python": platform.python_version(), "system": platform.system(), "cpus": os.cpu_count()}
     with contextlib.suppress(ImportError):
-        import httpx
+        import httpcore
 
-        facts["httpx"] = httpx.__version__
+        facts["httpcore"] = httpcore.__version__
     return facts
 
 
@@ -403,11 +459,6 @@ def write_atomically(path: Path, data: bytes, *, force: bool = True) -> None:
         if isinstance(error, OSError):
             raise OutputError(f"cannot write {path}: {error.strerror}") from error
         raise
-
-
-def _known(record: type, values: dict[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(record)}
-    return {k: v for k, v in values.items() if k in names}
 
 
 def _num(value: float | None, digits: int) -> str:

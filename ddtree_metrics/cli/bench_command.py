@@ -14,7 +14,7 @@ import click
 from ddtree_metrics.errors import EXIT_ERROR, BenchError
 
 if TYPE_CHECKING:
-    from ddtree_metrics.bench.baseline import Comparison
+    from ddtree_metrics.bench.baseline import SweepComparison
     from ddtree_metrics.bench.prompts import PromptSource
     from ddtree_metrics.bench.sweep import Plan, Sweep
 
@@ -157,7 +157,8 @@ def bench(ctx: click.Context, /, url: str, **options: Any) -> None:
         raise click.UsageError("--plain and --json exclude each other")
     _check_outputs(options)
     baseline = load_sweep(options["compare"]) if options["compare"] else None
-    if Path(url).is_file() or Path(url).suffix in (".json", ".parquet"):
+    saved = _is_saved(url)
+    if saved:
         sweep = load_sweep(url)
     else:
         plan = _plan(options)
@@ -169,7 +170,15 @@ def bench(ctx: click.Context, /, url: str, **options: Any) -> None:
     comparison = compare(baseline, sweep, options["tolerance"]) if baseline else None
     _show(sweep, comparison, options)
     _write(sweep, options)
-    _end(ctx, sweep, comparison)
+    _end(ctx, sweep, comparison, interrupted=sweep.interrupted and not saved)
+
+
+def _is_saved(url: str) -> bool:
+    """Whether it names a file and no server."""
+    try:
+        return Path(url).is_file() or ("://" not in url and Path(url).suffix in (".json", ".parquet"))
+    except (OSError, ValueError):  # no file can have such a name
+        return False
 
 
 def _plan(options: dict[str, Any]) -> Plan:
@@ -266,7 +275,7 @@ def _measure(url: str, plan: Plan, prompts: PromptSource, key: str | None) -> Sw
         click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _show(sweep: Sweep, comparison: Comparison | None, options: dict[str, Any]) -> None:
+def _show(sweep: Sweep, comparison: SweepComparison | None, options: dict[str, Any]) -> None:
     """Write the result to stdout, and what to know about it to stderr."""
     if options["as_json"]:
         made = json.loads(sweep.to_json())
@@ -281,6 +290,8 @@ def _show(sweep: Sweep, comparison: Comparison | None, options: dict[str, Any]) 
     version = sweep.server.get("version")
     say = [f"{sweep.model or 'model unnamed'} at {sweep.url} ({sweep.server.get('kind', 'unknown')}{f' {version}' if version else ''})"]
     say.append(f"prompt: {sweep.prompt}")
+    if sweep.interrupted:
+        say.append("this sweep was interrupted: it holds what was measured until then")
     say += sweep.notes
     say += [f"{p.ctx_req}: {note}" for p in sweep.points for note in p.notes]
     if comparison:
@@ -307,9 +318,9 @@ def _write(sweep: Sweep, options: dict[str, Any]) -> None:
         save_figure(plot_speed(pd.DataFrame(), sweep=sweep.frame()), options["plot"], force=options["force"])
 
 
-def _end(ctx: click.Context, sweep: Sweep, comparison: Comparison | None) -> None:
+def _end(ctx: click.Context, sweep: Sweep, comparison: SweepComparison | None, *, interrupted: bool) -> None:
     """Choose the exit code: interrupted, slower, not measured, done."""
-    if sweep.interrupted:
+    if interrupted:
         click.echo("ddtree-logs: interrupted; what was measured until then is above", err=True)
         ctx.exit(INTERRUPTED)
     wrong = [f"{p.ctx_req} tokens: {p.reason}" for p in sweep.unmeasured]
