@@ -222,6 +222,13 @@ def format_us(us: int) -> str:
     return moment.replace(tzinfo=None).isoformat() + "Z"
 
 
+def short_span(first: str, last: str) -> str:
+    """Write the time between two instants (ISO 8601, UTC) for people: ``2026-11-29 15:17-15:20 UTC``."""
+    digits = 16 if first[:16] != last[:16] else 19
+    one, other = first[:digits].replace("T", " "), last[:digits].replace("T", " ")
+    return f"{one}-{other[11:]} UTC" if one[:10] == other[:10] else f"{one} to {other} UTC"
+
+
 def format_span(us: int) -> str:
     """Write a length of time in its two largest units: ``1h 30m``, ``2d 3h``, ``4.25s``, ``40ms``."""
     sign, us = ("-", -us) if us < 0 else ("", us)

@@ -190,6 +190,6 @@ def test_the_capture_with_lost_lines_and_retractions_says_so():
     assert "lower bounds" in d.hypothesis("suppressed").evidence
     retraction = d.hypothesis("retraction")
     assert retraction.status != "refuted" or "too little to matter" in retraction.evidence
-    text = format_diagnosis(d)
+    text = format_diagnosis(d, full=True)
     assert max(map(len, text.splitlines())) <= 80
     assert " nan" not in text

@@ -47,7 +47,7 @@ def test_step_lines_alone_show_a_drift_and_no_cause():
     assert parts.tokens_ratio.value == pytest.approx(0.5)
     assert "context is known for 0 of 900 steps" in d.verdict
     assert "tokens per step 4.00 -> 2.00" in d.verdict
-    assert "rise together" not in format_diagnosis(d)
+    assert "rise together" not in format_diagnosis(d, full=True)
     assert "--requests" in d.next[0]
     assert_speaks_plainly(d)
 
@@ -134,7 +134,7 @@ def test_factors_say_what_shares_cannot_where_one_number_worked_against_the_othe
     d = diagnose(log_of(two_lengths((30.0, (4, 5, 4, 4)), (60.0, (4, 5, 5, 5)))))
     assert "tokens per step rose, x 1.12" in d.verdict
     assert not d.comparisons[0].share_step_time.known
-    assert "speed x 0.56 = ÷ 2.00 step time x 1.12 tokens per step" in format_diagnosis(d)
+    assert "speed x 0.56 = ÷ 2.00 step time x 1.12 tokens per step" in format_diagnosis(d, full=True)
 
 
 def calm(**frames: Any) -> SimpleNamespace:

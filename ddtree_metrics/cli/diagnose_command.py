@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import Any
 
 import click
 
+from ddtree_metrics.cli import screen
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
 
 EXAMPLES = """
@@ -37,6 +37,7 @@ Examples:
     metavar="SHARE",
     help="By how much step time differs from one server start to the next when nothing was changed (0.02).",
 )
+@click.option("--full", is_flag=True, help="All evidence under the answer.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def diagnose(
     source: Input,
@@ -46,6 +47,7 @@ def diagnose(
     level: float,
     min_change: float | None,
     start_floor: float | None,
+    full: bool,
     as_json: bool,
 ) -> None:
     """Say what happened to the speed of requests, since when, and why: step time, acceptance or both, and with what it goes.
@@ -53,7 +55,7 @@ def diagnose(
     Without --before and --after, what stands out by itself is looked for: server starts, sudden changes in mid-run, long context.
     """
     from ddtree_metrics.diagnosis import diagnose as find
-    from ddtree_metrics.diagnosis import format_diagnosis
+    from ddtree_metrics.diagnosis.text import diagnosis_lines
     from ddtree_metrics.opening import zone_of
 
     log = source.log()
@@ -63,6 +65,6 @@ def diagnose(
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:
-        click.echo(format_diagnosis(found, width=min(shutil.get_terminal_size((80, 24)).columns, 100)))
+        screen.say_lines(diagnosis_lines(found, screen.width(), full=full, shell=True))
     say_notes(log.coverage)
     fail_if_damaged(log.coverage)

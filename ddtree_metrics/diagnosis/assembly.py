@@ -477,9 +477,10 @@ def _low_high(panel: Basis, cause: str) -> tuple[Bools, Bools, str, str] | None:
         low, high = use & (values <= low_end), use & (values >= high_end) & (values > low_end)
     if not low.any() or not high.any():
         return None
-    unit = "requests" if cause == "batch" else "min"
-    digits = 0 if cause == "batch" else 1
-    return low | high, high, f"{cause} up to {low_end:.{digits}f} {unit}", f"{cause} from {high_end:.{digits}f} {unit}"
+    if cause == "batch":
+        low_name = "1" if low_end <= 1 else f"≤{low_end:.0f}"
+        return low | high, high, f"small batches ({low_name} requests)", f"large batches (≥{high_end:.0f} requests)"
+    return low | high, high, f"early (≤{low_end:.1f} min)", f"late (≥{high_end:.1f} min)"
 
 
 # -- server starts ---------------------------------------------------------------------------------------------------------------

@@ -62,6 +62,18 @@ def _times(x: float) -> str:
     return number(x) if abs(x) < 0.05 or abs(x) >= 1000 else f"{x:.2f}"
 
 
+def times(x: float | None) -> str:
+    """Write a factor alone, ``× 1.66``."""
+    return "(not known)" if x is None else f"× {_times(x)}"
+
+
+def signed(x: float, digits: int | None = None) -> str:
+    """Write a number with its sign, ``+28``, ``-46``: with so many decimals, else whole from ten on."""
+    if abs(x) < DUST:
+        return "0"
+    return f"{'-' if x < 0 else '+'}{number(abs(x), digits if digits is not None else 0 if abs(x) >= 10 else None)}"
+
+
 def cut(text: object, most: int = LONGEST) -> str:
     """Cut a text that is too long to be read, and say how long it was."""
     said = str(text)

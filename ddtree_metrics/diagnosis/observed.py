@@ -130,23 +130,17 @@ def retraction(panel: Basis, log: Any, rows: Bools, after: Bools | None, asked: 
     """Judge retraction and pool pressure: requests that lost their place, and the time it cost."""
     key = "retraction"
     events, requests, decode = empty_like(log, "events"), empty_like(log, "requests"), empty_like(log, "decode")
-    told = 0
-    if "kind" in events:
-        mine = events["kind"].astype(str) == "retraction"
-        counts = floats(events[mine], "count")
-        told = int(np.nansum(np.where(np.isfinite(counts), counts, 1.0)))
-    by_request = int(np.nansum(floats(requests, "retractions")))
+    number = retractions(log)
     usage = floats(decode, "token_usage")
     counted = bool(np.isfinite(floats(requests, "retractions")).any() or np.isfinite(floats(decode, "retracted")).any())
     missing = missing_lines(log)
-    number = max(told, by_request)
     facts = {
         "pool": float(np.nanmax(usage)) if np.isfinite(usage).any() else None,
         "missing": missing,
         "events": len(events),
         "lines": len(decode),
         "requests": len(requests),
-        "hit": by_request or told,
+        "hit": number,
     }
     if not number:
         known = (counted or tells_of_others(log)) and missing is None
@@ -162,6 +156,17 @@ def retraction(panel: Basis, log: Any, rows: Bools, after: Bools | None, asked: 
     if missing is not None:
         return Seen(key, CANNOT_TELL, BETWEEN, "cost_at_least", 1 - share, facts)
     return Seen(key, REFUTED, BETWEEN, "cost_small", 1 - share, facts)
+
+
+def retractions(log: Any) -> int:
+    """Return how many retractions the log tells of, in lines of their own or in the records of requests."""
+    events, requests = empty_like(log, "events"), empty_like(log, "requests")
+    told = 0
+    if "kind" in events:
+        mine = events["kind"].astype(str) == "retraction"
+        counts = floats(events[mine], "count")
+        told = int(np.nansum(np.where(np.isfinite(counts), counts, 1.0)))
+    return int(np.nansum(floats(requests, "retractions"))) or told
 
 
 def missing_lines(log: Any) -> int | None:

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddtree_metrics.diagnosis.reasons import Reason
+
+if TYPE_CHECKING:
+    from ddtree_metrics.diagnosis.scene import Scene
 
 DIAGNOSIS_VERSION = 2
 """1: the first form. 2: both directions (``direction``), breaks in time (``since``, ``breaks``), three parts of a comparison
@@ -263,6 +266,8 @@ class Diagnosis:
         All sudden changes in mid-run.
     unchanged_within : float or None
         For ``unchanged``: by no more than this share.
+    scene : Scene or None
+        What was read: services, time span, server starts, what is missing, the slowest requests.
     """
 
     verdict: str
@@ -282,6 +287,7 @@ class Diagnosis:
     since: Since | None = None
     breaks: tuple[Since, ...] = ()
     unchanged_within: float | None = None
+    scene: Scene | None = None
 
     def hypothesis(self, key: str) -> Hypothesis:
         """Return one hypothesis by its key.

@@ -29,6 +29,7 @@ from ddtree_metrics.diagnosis.result import (
     Interval,
     Since,
 )
+from ddtree_metrics.diagnosis.scene import scene_of
 from ddtree_metrics.diagnosis.study import Findings, Study
 from ddtree_metrics.diagnosis.verdict import Compared, Verdict
 from ddtree_metrics.steps.basis import Basis
@@ -114,6 +115,7 @@ def diagnosis(
         since=since,
         breaks=all_since,
         unchanged_within=verdict.within,
+        scene=scene_of(panel, log),
     )
 
 

@@ -148,5 +148,4 @@ def counteracting(share: float | None, low: float | None = None, high: float | N
         return None
     end = high if share < 0 else low
     leaves_open = end is not None and math.isfinite(end) and (end > 0 if share < 0 else end < 1)
-    said = worked_against("step time" if share < 0 else "acceptance", slower=slower, leaves_open=leaves_open)
-    return f"{said}, so the shares (which add up to 100 %) go beyond 0 and 100 %"
+    return worked_against("step time" if share < 0 else "acceptance", slower=slower, leaves_open=leaves_open)

@@ -1,0 +1,96 @@
+"""How answers look in a terminal: width, colour, and signs that its encoding has.
+
+Colour is for a terminal only, through ``rich``, which knows ``NO_COLOR``, dumb terminals and their number of colours; it is imported when
+there is something to colour. A pipe gets the same lines, plain.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from typing import Protocol
+
+import click
+
+_ASCII = str.maketrans({"×": "x", "÷": "/", "→": "->", "≤": "<=", "≥": ">=", "·": "-", "⚠": "!", "…": "...", "–": "-"})
+
+_STYLES = {
+    "headline slower": "bold red",
+    "headline mixed": "bold red",
+    "headline faster": "bold green",
+    "headline unchanged": "bold green",
+    "headline": "bold yellow",
+    "warning": "yellow",
+    "speeds": "bold",
+    "head": "dim",
+    "label": "bold",
+    "note": "dim",
+    "next": "bold",
+}
+"""How each kind of line looks; the first word of a kind counts where the whole is not named."""
+
+_INTERVAL = r"\([-+\d.,× ]+ to [-+\d., %]+\)"
+_SLOWER, _FASTER = r"\(-[\d,.]+ %\)", r"\(\+[\d,.]+ %\)"
+_STATUS = {
+    r"^  (cause)\b": "bold red",
+    r"^  (likely cause)\b": "bold",
+    r"^  (ruled out|not the cause)\b": "green",
+    r"^  (unknown|possible)\b": "yellow",
+}
+
+
+class Kinds(Protocol):
+    """A line with what kind it is."""
+
+    @property
+    def text(self) -> str:
+        """What stands in it."""
+
+    @property
+    def kind(self) -> str:
+        """What it is."""
+
+
+def width() -> int:
+    """Return the columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def say_lines(lines: Iterable[Kinds]) -> None:
+    """Write lines to stdout, coloured on a terminal."""
+    if not _colours():
+        for line in lines:
+            click.echo(plain(line.text))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+    for line in lines:
+        made = Text(plain(line.text), style=_STYLES.get(line.kind, _STYLES.get(line.kind.partition(" ")[0], "")))
+        made.highlight_regex(_INTERVAL, "dim")
+        made.highlight_regex(_SLOWER, "red")
+        made.highlight_regex(_FASTER, "green")
+        for pattern, style in _STATUS.items():
+            made.highlight_regex(pattern, style)
+        console.print(made)
+
+
+def plain(text: str) -> str:
+    """Return a text with signs that the encoding of stdout has."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    return text
+
+
+def _colours() -> bool:
+    context = click.get_current_context(silent=True)
+    wanted = context.color if context is not None else None
+    if wanted is not None:
+        return wanted
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
