@@ -325,7 +325,7 @@ class Sweep:
                 continue
             if name == "interval" and len(levels) == 1:
                 name = f"{min(levels):g} % interval"
-            width = max(len(name), *(len(c) for c in cells))
+            width = max(len(c) for c in (name, *cells))
             columns.append([name.rjust(width), *(c.rjust(width) for c in cells)])
         return "\n".join(" ".join(row).rstrip() for row in zip(*columns, strict=True)) + "\n"
 
