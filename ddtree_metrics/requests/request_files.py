@@ -15,8 +15,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ddtree_metrics.errors import JoinError, SourceDamaged, SourceDenied, SourceNotFound
+from ddtree_metrics.errors import JoinError, SourceDamaged, SourceNotFound
 from ddtree_metrics.requests import request_fields
+from ddtree_metrics.sources.byte_streams import compression
+from ddtree_metrics.sources.open_files import open_file
 
 Row = dict[str, Any]
 
@@ -81,12 +83,12 @@ def rows(path: Path | pd.DataFrame, met: Met) -> Iterator[tuple[str, str, Row]]:
     if isinstance(path, pd.DataFrame):
         yield from _frame(path, met)
         return
-    head = _head(path)
-    if head[:4] == b"PAR1":
+    data = _bytes(path)
+    if data[:4] == b"PAR1" and path.is_file():
         yield from _parquet(path, met)
         return
     try:
-        text = _text(path)
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise SourceDamaged(f"{path} is no text file, and no Parquet file either: {e.reason}") from e
     first = text.lstrip()[:1]
@@ -105,19 +107,24 @@ def rows(path: Path | pd.DataFrame, met: Met) -> Iterator[tuple[str, str, Row]]:
         yield from _csv(path, text, met)
 
 
-def _head(path: Path) -> bytes:
+def _bytes(path: Path) -> bytes:
+    """Read a file once, for a pipe cannot be read again; of a Parquet file its head is enough."""
+    kind = {"gzip": "gzip", "zstd": "zstd", "bzip2": "bz2"}
     try:
-        with path.open("rb") as file:
-            return file.read(4)
-    except PermissionError as e:
-        raise SourceDenied(f"{path} may not be read by this user") from e
-
-
-def _text(path: Path) -> str:
-    kind = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}.get(path.suffix)
-    with path.open("rb") as file:
-        data: bytes = pa.CompressedInputStream(file, kind).read() if kind else file.read()
-    return data.decode("utf-8-sig")
+        with open_file(str(path)) as file:
+            head = file.read(64)
+            if head[:4] == b"PAR1" and path.is_file():
+                return head
+            data = head + file.read()
+    except SourceNotFound:
+        raise SourceNotFound(f"no request file {path}") from None
+    packed = compression(head)
+    if packed is None:
+        return data
+    try:
+        return bytes(pa.CompressedInputStream(pa.BufferReader(data), kind[packed]).read())
+    except (KeyError, OSError) as e:
+        raise SourceDamaged(f"{path} cannot be unpacked ({packed}); unpack it first") from e
 
 
 def _json_values(name: str, text: str, met: Met) -> Iterator[tuple[str, Any]]:

@@ -96,7 +96,8 @@ class Bytes:
             with contextlib.suppress(OSError):
                 status = os.fstat(self._fd)
                 if stat.S_ISREG(status.st_mode):
-                    self._size = status.st_size
+                    # The files of /proc have no size and yet bytes.
+                    self._size = status.st_size or None
                 else:
                     self.live = True
 

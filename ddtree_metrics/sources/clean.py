@@ -5,6 +5,7 @@ Everything here works on whole arrays; only messages that have something odd in 
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -27,6 +28,11 @@ BREAK = re.compile(rb"[\r\n\x00]+")
 def strip_ansi(text: str) -> str:
     """Return a text without colour codes and other terminal sequences."""
     return ANSI_TEXT.sub("", text) if "\x1b" in text else text
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """Return a file's name as it can be printed and stored; names are bytes, and may be no UTF-8."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def decode(value: bytes) -> tuple[str, bool]:

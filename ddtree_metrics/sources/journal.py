@@ -18,6 +18,7 @@ import pyarrow as pa
 from ddtree_metrics.errors import DDTreeWarning, SourceDamaged, SourceDenied, SourceError, SourceNotFound, SourceUnsupported
 from ddtree_metrics.sources import BATCH_LINES, JournalPlace, Selection, SourceStats, Window, journal_files
 from ddtree_metrics.sources import journal_fields as f
+from ddtree_metrics.sources.clean import shown
 from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.journal_files import GROUPS, REMEDY
 from ddtree_metrics.sources.matching import Group, Matcher
@@ -345,14 +346,14 @@ class JournalSource:
             if error is None:
                 kept.append(header)
             elif error.errno == errno.EPROTONOSUPPORT:
-                text = f"{header.path}: uses a feature that this machine's libsystemd does not know"
+                text = f"{shown(header.path)}: uses a feature that this machine's libsystemd does not know"
                 found.bad.append((journal_files.UNSUPPORTED, header.path, text))
             elif error.errno in (errno.EACCES, errno.EPERM):
-                found.bad.append((journal_files.DENIED, header.path, f"{header.path}: may not be read by this user"))
+                found.bad.append((journal_files.DENIED, header.path, f"{shown(header.path)}: may not be read by this user"))
             elif error.errno == errno.ENOENT:
                 continue  # removed since it was found (vacuum)
             else:
-                found.bad.append((journal_files.DAMAGED, header.path, f"{header.path}: is damaged ({error.strerror})"))
+                found.bad.append((journal_files.DAMAGED, header.path, f"{shown(header.path)}: is damaged ({error.strerror})"))
         found.good[:] = kept
 
     def _survey(self) -> bool:
@@ -372,7 +373,7 @@ class JournalSource:
                 continue
             ordered &= found.ordered
             if found.bad:
-                name = self._names.get(header.path, header.path)
+                name = self._names.get(header.path, shown(header.path))
                 self.stats.damaged.append(
                     f"{name}: {found.bad} of {found.entries} entries are damaged; the others were read: {REMEDY[journal_files.DAMAGED]}"
                 )
@@ -411,8 +412,9 @@ class JournalSource:
 
 def _title(place: JournalPlace) -> str:
     if place.files:
-        return place.files[0] if len(place.files) == 1 else f"{place.files[0]} and {len(place.files) - 1} more"
-    name = f"journal in {place.directory}" if place.directory else "journal"
+        first = shown(place.files[0])
+        return first if len(place.files) == 1 else f"{first} and {len(place.files) - 1} more"
+    name = f"journal in {shown(place.directory)}" if place.directory else "journal"
     return f"{name}, namespace {place.namespace}" if place.namespace else name
 
 

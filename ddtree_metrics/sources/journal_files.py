@@ -9,12 +9,14 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtree_metrics.sources import JournalPlace
+from ddtree_metrics.sources.clean import shown as printable
 
 MAGIC = b"LPKSHHRH"
 KNOWN_FLAGS = 0b11111
@@ -79,8 +81,11 @@ class Files:
 
     def add(self, path: str, shown: str | None = None) -> None:
         """Look at a file's header."""
-        shown = shown or path
+        shown = shown or printable(path)
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+                self.bad.append((DAMAGED, path, f"{shown}: is no regular file"))
+                return
             with open(path, "rb") as file:  # noqa: PTH123
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(272)
@@ -151,7 +156,7 @@ def journal_files(directory: str, namespace: str | None = None, machine: str | N
             continue
         if (tail or None) == namespace or namespace == "*":
             try:
-                if entry.is_dir():
+                if is_kind(entry.is_dir):
                     inner = sorted(e.path for e in os.scandir(entry.path) if e.name.endswith((".journal", ".journal~")))
                     made += inner
             except PermissionError:
@@ -160,6 +165,16 @@ def journal_files(directory: str, namespace: str | None = None, machine: str | N
         # a folder of a namespace itself, or one that somebody copied
         made = [e.path for e in sorted(os.scandir(directory), key=lambda e: e.name) if e.name.endswith((".journal", ".journal~"))]
     return made
+
+
+def is_kind(ask: Callable[[], bool]) -> bool:
+    """Ask an entry of a folder what it is; a link that leads to itself is nothing."""
+    try:
+        return ask()
+    except PermissionError:
+        raise
+    except OSError:
+        return False
 
 
 def machine_id() -> str | None:
@@ -195,7 +210,7 @@ def find(place: JournalPlace, names: dict[str, str] | None = None) -> tuple[File
             looked.append(pattern)
             found = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
             if not found:
-                files.bad.append((MISSING, pattern, f"{pattern}: no such file"))
+                files.bad.append((MISSING, pattern, f"{printable(pattern)}: no such file"))
             paths += found
     folders: Iterable[str] = ()
     machine = None
@@ -210,13 +225,13 @@ def find(place: JournalPlace, names: dict[str, str] | None = None) -> tuple[File
             paths += journal_files(folder, place.namespace, machine)
         except FileNotFoundError:
             if place.directory is not None:
-                files.bad.append((MISSING, folder, f"{folder}: no such folder"))
+                files.bad.append((MISSING, folder, f"{printable(folder)}: no such folder"))
         except PermissionError:
-            files.bad.append((DENIED, folder, f"{folder}: may not be read by this user"))
+            files.bad.append((DENIED, folder, f"{printable(folder)}: may not be read by this user"))
         except NotADirectoryError:
             paths.append(folder)
         except OSError as error:
-            files.bad.append((DAMAGED, folder, f"{folder}: cannot be read ({error.strerror})"))
+            files.bad.append((DAMAGED, folder, f"{printable(folder)}: cannot be read ({error.strerror})"))
     for path in dict.fromkeys(paths):
         files.add(path, (names or {}).get(path))
     return files, looked
@@ -237,9 +252,9 @@ def holes(good: Iterable[Header]) -> list[str]:
         reached, before = some[0].last, some[0]
         for header in some[1:]:
             if header.first > reached + 1:
+                names = f"{printable(Path(before.path).name)} and {printable(Path(header.path).name)}"
                 made.append(
-                    f"{header.first - reached - 1} entries are missing between {Path(before.path).name} and {Path(header.path).name}: "
-                    "a file in between was removed, or cannot be read"
+                    f"{header.first - reached - 1} entries are missing between {names}: a file in between was removed, or cannot be read"
                 )
             if header.last > reached:
                 reached, before = header.last, header

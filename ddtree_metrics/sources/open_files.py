@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 import stat
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from pathlib import Path
@@ -16,7 +18,8 @@ import pyarrow as pa
 
 from ddtree_metrics.errors import SourceDenied, SourceError, SourceNotFound, UsageError
 from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, SourceStats, Window
-from ddtree_metrics.sources.journal_files import GROUPS, journal_files
+from ddtree_metrics.sources.clean import shown
+from ddtree_metrics.sources.journal_files import GROUPS, is_kind, journal_files
 from ddtree_metrics.sources.text_lines import JOURNAL_MAGIC, TextSource, has_boot_clock, written_us
 from ddtree_metrics.sources.twice import Twice
 from ddtree_metrics.sources.wanted import Roll
@@ -109,9 +112,15 @@ class FileSource:
         yield from TextSource(file, self.name, stats=self.stats, written_us=written_us(file), close=True, **self._how).batches()
 
 
+FIFO_PATIENCE = 60.0
+"""Seconds to wait for somebody who writes to a named pipe."""
+
+
 def open_file(path: str) -> BinaryIO:
     """Open a file for reading; what goes wrong becomes a SourceError that says what to do."""
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
+            return _open_fifo(path)
         return cast("BinaryIO", open(path, "rb"))  # noqa: PTH123 - closed by the source
     except FileNotFoundError:
         raise SourceNotFound(f"no file {path!r}; check the name, or use a pattern in quotes") from None
@@ -120,7 +129,29 @@ def open_file(path: str) -> BinaryIO:
     except IsADirectoryError:
         raise SourceNotFound(f"{path!r} is a folder; name the log files in it") from None
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path!r} cannot be opened: {error}") from error
+        raise SourceError(f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _open_fifo(path: str) -> BinaryIO:
+    """Open a named pipe, which waits until somebody opens its other end."""
+    opened: list[BinaryIO | OSError] = []
+
+    def wait() -> None:
+        try:
+            opened.append(cast("BinaryIO", open(path, "rb")))  # noqa: PTH123, SIM115
+        except OSError as error:
+            opened.append(error)
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    waiter.join(FIFO_PATIENCE)
+    if not opened:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread go
+        raise SourceError(f"nobody wrote to the named pipe {path!r} within {FIFO_PATIENCE:g} seconds; start the writer, then read it")
+    if isinstance(opened[0], OSError):
+        raise opened[0]
+    return opened[0]
 
 
 def open_any(
@@ -150,7 +181,7 @@ def open_any(
             parts.append(TextSource(item, name or label, stats=stats, **how))
             continue
         try:
-            some = _folder(item, stats) if Path(item).is_dir() else [item] if _is_journal(item) else []
+            some = _folder(item, stats) if os.path.isdir(item) else [item] if _is_journal(item) else []  # noqa: PTH112
         except SourceError as error:
             failed.append(error)
             continue
@@ -183,20 +214,22 @@ def open_any(
 
 def _labels(items: Sequence[Any]) -> list[str]:
     """Name files in ``where``: by their own name, or with the folder where two of them would be the same."""
-    short = ["stdin" if not isinstance(i, str) else Path(i).name for i in items]
+    short = ["stdin" if not isinstance(i, str) else shown(Path(i).name) for i in items]
     for at, item in enumerate(items):
         if not isinstance(item, str):
             inner = getattr(item, "name", None)
             if isinstance(inner, str) and inner not in ("", "<stdin>"):
-                short[at] = Path(inner).name
-    return [item if isinstance(item, str) and short.count(s) > 1 else s for item, s in zip(items, short, strict=True)]
+                short[at] = shown(Path(inner).name)
+    return [shown(item) if isinstance(item, str) and short.count(s) > 1 else s for item, s in zip(items, short, strict=True)]
 
 
 def _folder(path: str, stats: SourceStats) -> list[str]:
     """Return the journal files of a folder, as libsystemd finds them; nothing else in it is read."""
     try:
         found = journal_files(path)
-        others = sorted(e.name for e in os.scandir(path) if e.is_file() and not e.name.startswith(".") and e.path not in found)
+        others = sorted(
+            shown(e.name) for e in os.scandir(path) if is_kind(e.is_file) and not e.name.startswith(".") and e.path not in found
+        )
     except PermissionError:
         raise SourceDenied(f"the folder {path!r} may not be read by this user; {GROUPS}") from None
     except OSError as error:
@@ -210,7 +243,7 @@ def _folder(path: str, stats: SourceStats) -> list[str]:
         )
     if others:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        stats.notes.append(f"{path}: only its journal files were read; to read its other files ({some}) name them")
+        stats.notes.append(f"{shown(path)}: only its journal files were read; to read its other files ({some}) name them")
     return found
 
 
@@ -250,12 +283,16 @@ def _expand(paths: Sequence[PathLike | BinaryIO], follow_rotation: bool, stats: 
             made.append(sys.stdin.buffer)
         elif any(c in text for c in "*?[") and not os.path.lexists(text):
             found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207
-            files = [name for name in found if not Path(name).is_dir()] or found
-            if not files:
+            files = [name for name in found if not os.path.isdir(name)] or found  # noqa: PTH112
+            pipes = [name for name in files if _is_pipe(name)]
+            if pipes:
+                stats.notes.append(f"named pipes and devices are read only if named without a pattern: {', '.join(map(shown, pipes[:4]))}")
+                files = [name for name in files if name not in pipes]
+            elif not files:
                 failed.append(SourceNotFound(f"no file matches {text!r}; check the pattern"))
             made += files
-        elif not os.path.lexists(text):
-            failed.append(SourceNotFound(f"no file {text!r}; check the name, or use a pattern in quotes"))
+        elif (error := _unreachable(text)) is not None:
+            failed.append(error)
         else:
             made += [*_older(text), text] if follow_rotation else [text]
     readable = []
@@ -265,6 +302,26 @@ def _expand(paths: Sequence[PathLike | BinaryIO], follow_rotation: bool, stats: 
         else:
             readable.append(item)
     return in_order(readable), failed
+
+
+def _is_pipe(path: str) -> bool:
+    """Say whether a name is that of a named pipe or a device, which can make a reader wait for ever."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _unreachable(path: str) -> SourceError | None:
+    """Say why a name leads to nothing, if so."""
+    try:
+        os.lstat(path)
+    except PermissionError:
+        return SourceDenied(f"{path!r} may not be read by this user, for a folder on the way to it may not be entered; run as its owner")
+    except (OSError, ValueError):
+        return SourceNotFound(f"no file {path!r}; check the name, or use a pattern in quotes")
+    return None
 
 
 def _once(items: Sequence[Any], stats: SourceStats) -> list[Any]:
@@ -279,8 +336,8 @@ def _once(items: Sequence[Any], stats: SourceStats) -> list[Any]:
         before = seen[key]
         if not is_file or (item is before and not isinstance(item, str)):
             raise UsageError(f"{_shown(item)} is named twice, and a stream can be read only once; name it once")
-        shown, other = _shown(item), _shown(before)
-        again.append(shown if os.path.abspath(shown) == os.path.abspath(other) else f"{shown} (the same file as {other})")  # noqa: PTH100
+        label, other = _shown(item), _shown(before)
+        again.append(label if os.path.abspath(label) == os.path.abspath(other) else f"{label} (the same file as {other})")  # noqa: PTH100
     if again:
         more = f" and {len(again) - 4} more" if len(again) > 4 else ""
         stats.notes.append(f"named more than once, and read once: {', '.join(again[:4])}{more}")
@@ -299,7 +356,7 @@ def _identity(item: Any) -> tuple[Any, bool]:
 
 
 def _shown(item: Any) -> str:
-    name = item if isinstance(item, str) else getattr(item, "name", None)
+    name = shown(item) if isinstance(item, str) else getattr(item, "name", None)
     return "standard input" if name in ("<stdin>", "-", 0, "/dev/stdin") else name if isinstance(name, str) else "a stream"
 
 

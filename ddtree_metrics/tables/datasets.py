@@ -324,6 +324,8 @@ def is_stored(path: str | os.PathLike[str]) -> bool:
             if any(inside.name.endswith((".journal", ".journal~")) for inside in place.iterdir()):
                 return False
             return next(iter(_inside(place)), None) is not None
+        if not place.is_file():
+            return False  # of a pipe nothing may be taken to look at it
         with place.open("rb") as file:
             return _kind_of(file.read(8)) is not None
     except OSError:
