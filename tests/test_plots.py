@@ -14,12 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+import ddtree_metrics as ddt
 from ddtree_metrics import plots
 from ddtree_metrics.diagnosis.result import Comparison, Interval
-from ddtree_metrics.errors import OutputError
+from ddtree_metrics.errors import MetricError, OutputError
 from ddtree_metrics.plots.looks import MARKERS, SERIES
+from ddtree_metrics.plots.starts import start_looks
+from tests.captures import FIXTURES, journal_export
 
 
 def curve(low: list[int] | None = None, **changed: Any) -> pd.DataFrame:
@@ -67,7 +72,7 @@ def words(ax: Axes) -> str:
     legend = ax.get_legend()
     said = [ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel(), *(t.get_text() for t in ax.texts)]
     said += [t.get_text() for t in (*ax.get_xticklabels(), *ax.get_yticklabels())]
-    said += [t.get_text() for t in legend.get_texts()] if legend else []
+    said += [t.get_text().replace("\n", " ") for t in legend.get_texts()] if legend else []
     return "\n".join(said)
 
 
@@ -114,7 +119,8 @@ def test_every_axis_says_its_unit(name: str) -> None:
             "step time (ms)",
             "tokens per step",
             "tokens/s",
-            "share of request steps (%)",
+            "tokens/s of one request",
+            "share of request-steps (%)",
             "share of steps (%)",
             "share of its own best (%)",
         )
@@ -152,7 +158,7 @@ def test_colours_are_those_of_okabe_and_ito_and_every_series_has_its_own_marker(
 def test_sample_sizes_are_visible_for_every_bin() -> None:
     ax = plots.plot_step_time(curve(timed_steps=[11, 22, 33, 44, 55]))
     assert [t.get_text() for t in ax.texts if t.get_gid() == "size"] == ["11", "22", "33", "44", "55", "n"]
-    assert "(n: steps in the bin)" in words(ax)  # no sum: a step of a batch may be in several bins
+    assert "n: timed steps in a bin" in words(ax)  # no sum: a step of a batch may be in several bins
 
 
 def test_sample_sizes_do_not_overlap() -> None:
@@ -161,7 +167,8 @@ def test_sample_sizes_do_not_overlap() -> None:
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
     figure.canvas.draw()
-    boxes = [t.get_window_extent() for t in ax.texts if t.get_gid() == "size" and t.get_text() != "n"]
+    # of the letters alone: the box of an annotation holds its thin line too
+    boxes = [Text.get_window_extent(t) for t in ax.texts if t.get_gid() == "size" and t.get_text() != "n"]
     assert len(boxes) == 9
     assert all(a.x1 <= b.x0 + 1 for a, b in itertools.pairwise(boxes))
     assert boxes[-1].x1 <= ax.get_window_extent().x1 + 1
@@ -215,7 +222,7 @@ def test_a_measured_sweep_is_laid_over_the_curve(sweep: pd.DataFrame) -> None:
     ax = plots.plot_speed(curve(), sweep=sweep)
     (line,) = [line for line in ax.lines if "measured" in str(line.get_label())]
     assert list(line.get_ydata()) == [255.7, 216.4]
-    assert "measured sweep (n = 2 points)" in words(ax)
+    assert "measured sweep (2 points)" in words(ax)
 
 
 def test_a_sweep_alone_is_drawn_where_the_log_has_nothing() -> None:
@@ -255,7 +262,7 @@ def test_events_are_marked_counted_and_named() -> None:
     at = steps()["time_us"]
     events = pd.DataFrame({"kind": ["suppressed", "retraction", "retraction", "never seen"], "time_us": at[[10, 20, 250, 30]].to_numpy()})
     said = words(plots.plot_throughput(steps(), events=events))
-    assert "suppressed" in said
+    assert "lines lost" in said
     assert "retraction (2)" in said
     assert "never seen" in said
 
@@ -276,7 +283,7 @@ def test_survival_shows_depths_from_one_and_the_cap() -> None:
     line = next(line for line in ax.lines if line.get_gid() == "series")
     assert list(line.get_xdata()) == [1, 2, 3]
     assert list(line.get_ydata()) == [0.8, 0.6, 0.3]
-    assert "n = 900 request steps" in words(ax)
+    assert "n = 900 request-steps" in words(ax)
     assert "depth cap (3)" in words(ax)
 
 
@@ -300,7 +307,7 @@ def test_o6_the_attribution_bar_says_both_shares_with_intervals() -> None:
     said = words(plots.plot_attribution(ATTRIBUTION))
     assert "98.6 % (95.0 to 100.0)" in said
     assert "1.4 % (0.0 to 5.0)" in said
-    assert "138 → 32.2 tokens/s (×0.233)" in said  # 32.2 / 138
+    assert "138 → 32.2 tok/s a request (\N{MINUS SIGN}77 %)" in said  # 32.2 / 138 = 0.233
 
 
 def test_causes_that_work_against_each_other_are_drawn_beyond_the_ends() -> None:
@@ -415,6 +422,164 @@ def test_no_value_makes_a_picture_fail(rows: list[tuple[Any, ...]]) -> None:
     frame["step_time_ms"], frame["time_us"], frame["tokens"] = frame["step_time_mean_ms"], frame["timed_steps"], frame["x_mean"]
     for ax in (plots.plot_step_time(frame), plots.plot_throughput(frame), plots.plot_step_time_distribution(frame)):
         drawn(ax)
+
+
+# -- server starts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def capture() -> ddt.Log:
+    return ddt.read(journal_export("A"))
+
+
+def by_start(log: ddt.Log) -> pd.DataFrame:
+    """Rows of a log with the looks of its server starts."""
+    rows = log.basis.frame()
+    rows.attrs["starts"] = start_looks(log.basis)
+    return rows
+
+
+def curve_of(rows: pd.DataFrame) -> pd.DataFrame:
+    made = ddt.by_context(rows, each="run")
+    made.attrs["starts"] = rows.attrs["starts"]
+    return made
+
+
+def series(ax: Axes) -> list[Any]:
+    return [drawn for drawn in (*ax.lines, *ax.patches) if drawn.get_gid() == "series"]
+
+
+def test_each_server_start_is_a_series_of_the_same_colour_in_every_picture(capture: ddt.Log) -> None:
+    """The two starts of the capture: 15:17:18 and 15:19:17 (the times of their server_args lines)."""
+    rows = by_start(capture)
+    made = [plot(curve_of(rows)) for plot in (plots.plot_step_time, plots.plot_tokens_per_step, plots.plot_speed)]
+    made += [plots.plot_step_time_distribution(rows), plots.plot_throughput(rows)]
+    for ax in made:
+        drawn = [line.get_color() if hasattr(line, "get_color") else line.get_edgecolor() for line in series(ax)]
+        assert [to_hex(c) for c in drawn] == list(SERIES[:2])
+        assert "started 15:17:18" in words(ax)
+        assert "started 15:19:17" in words(ax)
+
+
+def test_curves_of_starts_share_their_bins_and_their_rows_add_up(capture: ddt.Log) -> None:
+    rows = by_start(capture)
+    whole, parts = ddt.by_context(rows), ddt.by_context(rows, each="run")
+    added = parts.groupby("low")["rows"].sum()
+    assert added.to_dict() == dict(zip(whole["low"], whole["rows"], strict=True))
+    alone = ddt.by_context(rows[rows["run"] == 2], [*whole["low"], whole["high"].iloc[-1]])
+    np.testing.assert_allclose(parts[parts["run"] == 2]["step_time_mean_ms"], alone["step_time_mean_ms"])
+    with pytest.raises(MetricError, match="no column 'start' to tell rows apart by"):
+        ddt.by_context(rows, each="start")
+
+
+def test_the_titles_tell_starts_apart_by_the_means_of_their_requests(capture: ddt.Log) -> None:
+    """The truth of the capture: 3.72 and 2.11 tokens a step, 34.3 and 18.4 tok/s a request."""
+    made = curve_of(by_start(capture))
+    assert plots.plot_tokens_per_step(made).get_title(loc="left") == "3.72, then 2.11 tokens a step"
+    assert plots.plot_speed(made).get_title(loc="left") == "34.3, then 18.4 tok/s a request"
+
+
+def test_starts_that_differ_by_what_they_were_asked_are_not_told_apart_in_a_title() -> None:
+    """In the simulated incident both servers are alike at equal context; the second got the long requests."""
+    log = ddt.read(FIXTURES / "incident" / "simulated-journal.export.zst")
+    assert "at short context" in plots.plot_speed(curve_of(by_start(log))).get_title(loc="left")
+
+
+def test_a_start_is_marked_where_the_new_server_began_and_the_hole_before_its_first_step_is_shaded(capture: ddt.Log) -> None:
+    rows = by_start(capture)
+    ax = plots.plot_throughput(rows, events=capture.events, starts=rows.attrs["starts"])
+    (mark,) = [line for line in ax.lines if line.get_gid() == "event"]
+    (hole,) = [patch for patch in ax.patches if patch.get_gid() == "hole"]
+    told = capture.servers["time"].iloc[1]
+    assert mark.get_xdata()[0] * 86400 == pytest.approx(told.timestamp(), abs=1e-3)
+    assert "restart 15:19:17" in words(ax)
+    at = rows["time_us"].astype(float) / 1e6
+    box = hole.get_bbox()
+    assert box.x0 * 86400 == pytest.approx(at[rows["run"] == 1].max(), abs=1e-3)
+    assert box.x1 * 86400 == pytest.approx(at[rows["run"] == 2].min(), abs=1e-3)
+    assert box.x0 < mark.get_xdata()[0] < box.x1
+
+
+def test_a_hole_that_ends_in_a_restart_is_marked_at_its_end() -> None:
+    ends = pd.to_datetime(steps()["time_us"].to_numpy()[[100, 200]], unit="us", utc=True)
+    hole = pd.DataFrame({"kind": ["restart"], "start": ends[:1], "end": ends[1:]})
+    ax = plots.plot_throughput(steps(), events=hole)
+    (mark,) = [line for line in ax.lines if line.get_gid() == "event"]
+    assert mark.get_xdata()[0] * 86400e6 == pytest.approx(int(steps()["time_us"].iloc[200]), abs=2e5)  # marks stand in places of 1 %
+
+
+def test_seven_starts_have_six_colours_and_the_oldest_is_quiet() -> None:
+    made = pd.concat([curve().assign(run=n) for n in range(1, 8)])
+    looks = start_looks(SimpleNamespace(run=np.arange(1, 8), runs=[], services=[]))  # type: ignore[arg-type]
+    made.attrs = {"by": "context_len", "starts": looks}
+    ax = plots.plot_step_time(made)
+    assert len({line.get_color() for line in series(ax)}) == 7
+    assert looks[1].name == "an earlier start"
+    assert looks[7].color == SERIES[5]
+
+
+# -- where things stand --------------------------------------------------------------------------------------------------------
+
+
+def laid_out(ax: Axes) -> Figure:
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    figure.canvas.draw()
+    return figure
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_legends_and_sample_sizes_stand_outside_of_the_data(name: str) -> None:
+    ax = PICTURES[name]()
+    laid_out(ax)
+    inside = ax.get_window_extent()
+    legend = ax.get_legend()
+    assert legend is None or legend.get_window_extent().y1 < ax.xaxis.label.get_window_extent().y0 + 1
+    for text in ax.texts:
+        if text.get_gid() == "size":
+            assert Text.get_window_extent(text).y1 <= inside.y0
+
+
+def test_intervals_lie_inside_the_axes_and_one_that_is_cut_is_an_arrow() -> None:
+    made = curve()
+    made.loc[2, "step_time_mean_ms_high"] = 5000.0
+    ax = plots.plot_step_time(made)
+    top = ax.get_ylim()[1]
+    ends = [segment[:, 1].max() for held in ax.collections if held.get_gid() == "interval" for segment in held.get_segments()]
+    assert max(ends) < top < 5000
+    (arrow,) = [line for line in ax.lines if line.get_gid() == "beyond"]
+    assert list(arrow.get_xdata()) == [1536]  # (1024 + 2048) / 2
+
+
+@pytest.mark.parametrize(("low", "scale"), [([64, 512, 4096], "linear"), ([16, 512, 4096], "log")])
+def test_context_has_a_log_axis_beyond_two_decades(low: list[int], scale: str) -> None:
+    """From (64 + 512) / 2 to 6144 is a factor of 21; bins at 20 and 6144 tokens are a factor of 307 apart."""
+    made = curve(low)
+    if scale == "log":
+        made.loc[0, "x_mean"] = 20.0
+    ax = plots.plot_step_time(made)
+    assert ax.get_xscale() == scale
+    laid_out(ax)
+    assert "0" not in [t.get_text() for t in ax.get_xticklabels()] or scale == "linear"
+
+
+def test_the_line_that_is_drawn_has_the_slope_that_the_diagnosis_tells(capture: ddt.Log) -> None:
+    found = ddt.diagnose(capture)
+    slope = found.slopes["context_step_ms"].value
+    assert slope is not None
+    rows = by_start(capture)
+    ax = plots.plot_step_time(curve_of(rows[rows["batch_size"] == 1].copy()), fit=found)
+    for line in (line for line in ax.lines if line.get_gid() == "fit"):
+        x, y = line.get_xdata(), line.get_ydata()
+        assert 1000 * (y[-1] - y[0]) / (x[-1] - x[0]) == pytest.approx(slope)
+    assert ax.get_title(loc="left") == f"Steps take {slope:.3g} ms longer per 1,000 tokens"
+
+
+def test_one_budget_is_no_curve() -> None:
+    ax = plots.plot_budget(pd.DataFrame({"budget": [11], "tok_per_s": [34.3], "tokens_per_step": [3.72]}))
+    said = words(ax).replace("\n", " ")
+    assert "the budget was always 11 nodes, and one budget is no curve (34.3 tok/s, 3.72 tokens a step)" in said
+    assert not series(ax)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def test_the_sweep_stands_beside_the_log_at_equal_context(capture: Log, pages: d
     row = facts.curve[(facts.curve["low"] <= 1407) & (facts.curve["high"] > 1407)].iloc[0]
     assert f"1,407 26.0 25.0 to 27.0 {figure(row['tok_per_s'])}" in said
     assert ratio(26.0 / row["tok_per_s"]) in said
-    assert "measured sweep (n = 3 points)" in pages["small.html"]
+    assert "measured sweep (3 points)" in pages["small.html"]
     assert "Measured sweep" not in text_of(pages["empty.html"])
 
 

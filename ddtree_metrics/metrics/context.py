@@ -57,6 +57,7 @@ def by_context(
     by: str = "context_len",
     bins: int | None = None,
     width: float | None = None,
+    each: str | None = None,
     level: float = 0.9,
     resamples: int = 400,
     seed: int = 0,
@@ -75,6 +76,9 @@ def by_context(
         So many bins of about equally many rows.
     width : float, optional
         Bins of this width.
+    each : str, optional
+        A column by which rows are told apart besides, such as ``run``: the bins are those of all rows, and the result has a row for each
+        value and bin, the value in a first column of this name. ``attrs["means"]`` has the means of each value over all of its rows.
     level : float
         Level of the intervals.
     resamples, seed : int
@@ -102,6 +106,8 @@ def by_context(
     axis = cols.finite(cols.numeric(request_steps, by))
     known = np.isfinite(axis)
     limits = _edges(axis[known], edges, bins, width)
+    if each is not None:
+        return _of_each(request_steps, each, limits, by=by, level=level, resamples=resamples, seed=seed)
     place = np.searchsorted(limits, axis, side="right") - 1
     inside = known & (place >= 0) & (place < len(limits) - 1)
     ms = cols.step_ms(request_steps)
@@ -136,6 +142,25 @@ def by_context(
         "rows_without_time": int(np.isnan(ms).sum()),
         "reason": reason,
     }
+    return made
+
+
+def _of_each(frame: pd.DataFrame, each: str, limits: Floats, **how: Any) -> pd.DataFrame:
+    """Summarise the rows of each value of a column, all by the same bins."""
+    if each not in frame.columns:
+        raise MetricError(f"no column {each!r} to tell rows apart by; there are {', '.join(map(str, frame.columns)) or 'none'}")
+    codes, values = pd.factorize(frame[each], sort=True)
+    parts = [by_context(frame[codes == i], limits.tolist(), **how) for i in range(len(values))]
+    kept = [part.assign(**{each: value}) for part, value in zip(parts, values, strict=True) if len(part)]
+    made = pd.concat(kept, ignore_index=True) if kept else pd.DataFrame(columns=[*BY_CONTEXT_COLUMNS, each])
+    made = made[[each, *BY_CONTEXT_COLUMNS]]
+    counts = {name: sum(part.attrs[name] for part in parts) for name in ("rows_without_axis", "rows_outside", "rows_without_time")}
+    ms, tokens = cols.finite(cols.step_ms(frame)), cols.finite(cols.numeric(frame, "tokens"))
+    means = {}
+    for i, value in enumerate(values):
+        own = {"step_time_mean_ms": _mean(ms[codes == i]), "tokens_per_step_pooled": _mean(tokens[codes == i])}
+        means[value] = own | {"tok_per_s": 1000.0 * own["tokens_per_step_pooled"] / own["step_time_mean_ms"]}
+    made.attrs = {**by_context(frame, limits.tolist(), **{**how, "resamples": 2}).attrs, **counts, "each": each, "means": means}
     return made
 
 

@@ -61,47 +61,49 @@ def new_axes(ax: Axes | None, title: str, size: tuple[float, float] = SIZE) -> A
         ax.tick_params(labelsize=8.5)
         ax.grid(axis="y", color=FAINT, lw=0.7, zorder=0)
         ax.set_axisbelow(True)
-        if title and not ax.get_title(loc="left"):
-            ax.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    if title and (not ax.get_title(loc="left") or not series_of(ax)):
+        entitle(ax, title)
     return ax
 
 
-def finish(ax: Axes, ylabel: str, *, headroom: float = 1.35, top: float | None = None, below: float = 1.0, ncols: int = 1) -> Axes:
-    """Start the y axis at zero, leave room above for the legend, and write both; a picture without a series is left as it is."""
+def entitle(ax: Axes, title: str) -> None:
+    """Write what is seen above a picture, in lines that fit it."""
+    width = max(24, int(_points_across(ax) / 5.4))
+    ax.set_title(textwrap.fill(plain(title), width), loc="left", fontsize=10, fontweight="bold")
+
+
+def finish(ax: Axes, ylabel: str, *, top: float | None = None, ncols: int = 1) -> Axes:
+    """Start the y axis at zero with all intervals inside, and write sample sizes and legend below; without a series nothing is done."""
     if not series_of(ax):
         return ax
     ax.set_ylabel(ylabel, fontsize=9)
     highest = top if top is not None else _highest(ax)
-    rows = _write_sizes(ax)
-    lines_of_legend = -(-len(ax.get_legend_handles_labels()[0]) // ncols)
-    needed = 0.068 * lines_of_legend + 0.06 * rows + (1.0 - below) + 0.03
-    ax.set_ylim(0.0, (highest or 1.0) * max(headroom, 1.0 / (1.0 - min(needed, 0.6))))
-    below = min(below, 1.0 - 0.06 * rows - 0.03) if rows else below
+    headroom = 1.18 if has(ax, "start") else 1.06  # words of server starts stand above the data
+    ax.set_ylim(0.0, (highest or 1.0) * (1.0 if top is not None else headroom))
+    below = _write_sizes(ax)
+    lines_of_label = 1 + ax.get_xlabel().count("\n")
     handles, labels = ax.get_legend_handles_labels()
     if handles:
-        lines = [line for line in ax.lines if line.get_gid() == "series"]
-        side: Any = "upper right" if lines and _falls(lines[0]) else "upper left"
-        shown = ax.legend(
+        from matplotlib.transforms import ScaledTranslation
+
+        figure: Any = ax.get_figure(root=True)
+        under = ax.transAxes + ScaledTranslation(0.0, -(below + 20 + 12 * lines_of_label) / 72, figure.dpi_scale_trans)
+        ax.legend(
             handles,
-            [plain(shorten(str(said), 64)) for said in labels],
+            [textwrap.fill(plain(shorten(str(said), 90)), 52) for said in labels],
             fontsize=8,
-            loc=side,
-            bbox_to_anchor=(0.0, 0.0, 1.0, below),
+            loc="upper left",
+            bbox_to_anchor=(-0.02, 0.0),
+            bbox_transform=under,
             ncols=ncols,
             frameon=False,
             handlelength=1.8,
-            borderaxespad=0.2,
+            borderaxespad=0.0,
+            borderpad=0.1,
             columnspacing=1.2,
+            labelspacing=0.35,
         )
-        shown.set_in_layout(False)  # a long name is cut off, it does not squeeze the picture
     return ax
-
-
-def _falls(line: Any) -> bool:
-    """Tell whether a line begins higher than it ends, so that the room is on the right."""
-    y = np.asarray(line.get_ydata(), dtype=float)
-    y = y[np.isfinite(y)]
-    return len(y) > 1 and bool(y[0] > 1.2 * y[-1])
 
 
 def _highest(ax: Axes) -> float:
@@ -147,9 +149,13 @@ def has(ax: Axes, gid: str) -> bool:
 
 
 def look(ax: Axes, color: str | None) -> tuple[str, str]:
-    """Return the colour and marker of the next series."""
-    n = len(series_of(ax))
+    """Return the colour and marker of the next series; a colour of the palette has its marker, so that both stay together."""
+    n = SERIES.index(color) if color in SERIES else len(series_of(ax))
     return color or SERIES[n % len(SERIES)], MARKERS[n % len(MARKERS)]
+
+
+WIDEST: Final = 1.75
+"""An interval that reaches beyond so many times the highest point is cut there."""
 
 
 def error_bars(ax: Axes, x: Floats, y: Floats, low: Floats, high: Floats, color: str) -> None:
@@ -157,7 +163,7 @@ def error_bars(ax: Axes, x: Floats, y: Floats, low: Floats, high: Floats, color:
     ok = np.isfinite(low) & np.isfinite(high) & np.isfinite(x) & np.isfinite(y)
     if not ok.any():
         return
-    most = 2.5 * float(np.nanmax(y))  # an interval that is far wider than anything else would hide the rest: its end becomes an arrow
+    most = WIDEST * float(np.nanmax(y))  # an interval that is far wider than anything else would hide the rest: its end becomes an arrow
     ax.vlines(x[ok], low[ok], np.minimum(high[ok], most), color=color, lw=1.3, zorder=3, gid="interval")
     beyond = ok & (high > most)
     if beyond.any():
@@ -165,7 +171,7 @@ def error_bars(ax: Axes, x: Floats, y: Floats, low: Floats, high: Floats, color:
 
 
 def sizes(ax: Axes, x: Floats, n: Floats, color: str) -> None:
-    """Note sample sizes; ``finish`` writes them in a row a series along the upper edge, each above its point."""
+    """Note sample sizes; ``finish`` writes them in a row a series below the x axis, each under its point."""
     ok = np.isfinite(n)
     if ok.any():
         _kept(ax).append((x[ok], n[ok], color))
@@ -176,39 +182,83 @@ def _kept(ax: Axes) -> list[tuple[Floats, Floats, str]]:
     return kept
 
 
-def _write_sizes(ax: Axes) -> int:
-    """Write the rows of sample sizes; those that would run into each other are moved aside, with a thin line to their place."""
-    for old in [drawn for drawn in (*ax.texts, *ax.lines) if drawn.get_gid() == "size"]:
+STRIP_PT: Final = 6.0
+"""Room for the thin lines from points to sample sizes that had to be moved aside."""
+ROW_PT: Final = 9.5
+
+
+def _write_sizes(ax: Axes) -> float:
+    """Write the rows of sample sizes between the axis and its numbers; returns how many points of room they take.
+
+    Those that would run into each other are moved aside, with a thin line to their place.
+    """
+    for old in [drawn for drawn in ax.texts if drawn.get_gid() == "size"]:
         old.remove()
     rows = _kept(ax)
     if not rows:
-        return 0
-    left, right = ax.get_xlim()
+        return 0.0
+    across = _points_across(ax)
     for row, (x, n, color) in enumerate(rows):
-        top = 0.985 - 0.06 * row
+        down = -(STRIP_PT + ROW_PT * row)
         shown = [number(v, whole=True) for v in n]
-        widths = _widths(shown)
-        if widths.sum() > 0.99:
+        if _widths(shown).sum() > 0.95 * across:
             shown = [_short(v) for v in n]
-            widths = _widths(shown)
-        wanted = (x - left) / (right - left)
+        widths = _widths(shown)
+        wanted = _along(ax, x) * across
         keep = np.ones(len(x), dtype=bool)
-        while widths[keep].sum() > 0.99 and keep.sum() > 2:  # too many to stand in one row: every other one
+        while widths[keep].sum() > 0.95 * across and keep.sum() > 2:  # too many to stand in one row: every other one
             keep[np.flatnonzero(keep)[1::2]] = False
-        places = _spread(wanted[keep], widths[keep])
         tint = QUIET if len(rows) == 1 else color
+        places = _spread(wanted[keep], widths[keep], across)
         for place, at, text in zip(places, wanted[keep], (t for t, k in zip(shown, keep, strict=True) if k), strict=True):
-            ax.text(place, top, text, transform=ax.transAxes, ha="center", va="top", fontsize=7, color=tint, gid="size", zorder=5)
-            if row == len(rows) - 1:
-                ends = (top - 0.042, top - 0.062)
-                ax.plot([place, at], ends, transform=ax.transAxes, color=tint, lw=0.5, gid="size", zorder=5)
+            moved = (
+                None
+                if row or abs(place - at) < 2
+                else {"arrowstyle": "-", "lw": 0.5, "color": tint, "shrinkA": 0, "shrinkB": 0, "relpos": (0.5, 1.0)}
+            )
+            ax.annotate(
+                text,
+                (at / across, 0.0),
+                (place - at, down),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                ha="center",
+                va="top",
+                fontsize=7,
+                color=tint,
+                gid="size",
+                annotation_clip=False,
+                arrowprops=moved,
+            )
         if row == 0:
-            ax.text(0.008, top, "n", transform=ax.transAxes, ha="left", va="top", fontsize=7, color=QUIET, gid="size")
-    return len(rows)
+            ax.annotate(
+                "n", (0.0, 0.0), (-5.0, down), xycoords="axes fraction", textcoords="offset points", ha="right", va="top", fontsize=7,
+                color=QUIET, gid="size", annotation_clip=False,
+            )  # fmt: skip
+    room = STRIP_PT + ROW_PT * len(rows)
+    ax.tick_params(axis="x", pad=room + 3, length=0)
+    return room
+
+
+def _points_across(ax: Axes) -> float:
+    """Guess how many points wide the axes will be: most of their part of the figure."""
+    figure: Any = ax.get_figure(root=True)
+    spec = ax.get_subplotspec()
+    columns_of_figure = 1 if spec is None else spec.get_gridspec().ncols
+    return float(72 * figure.get_figwidth() / columns_of_figure * 0.84)
+
+
+def _along(ax: Axes, x: Floats) -> Floats:
+    """Return where values lie between the ends of the x axis, as shares of its length."""
+    left, right = ax.get_xlim()
+    if ax.get_xscale() == "log":
+        return np.asarray(np.log(x / left) / np.log(right / left))
+    return np.asarray((x - left) / (right - left))
 
 
 def _widths(texts: list[str]) -> Floats:
-    return np.array([0.0175 * len(t) + 0.012 for t in texts])
+    """Return how many points texts of 7 points take, with a gap."""
+    return np.array([4.6 * len(t) + 5.0 for t in texts])
 
 
 def _short(value: float) -> str:
@@ -219,14 +269,14 @@ def _short(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _spread(wanted: Floats, widths: Floats) -> Floats:
+def _spread(wanted: Floats, widths: Floats, across: float) -> Floats:
     """Move labels sideways until none overlaps the next, as little as a sweep from each side can."""
     places = wanted.copy()
-    places[:1] = np.maximum(places[:1], 0.025 + widths[:1] / 2)
+    places[:1] = np.maximum(places[:1], widths[:1] / 2)
     for i in range(1, len(places)):
         places[i] = max(places[i], places[i - 1] + (widths[i] + widths[i - 1]) / 2)
     if len(places):
-        places[-1] = min(places[-1], 1.0 - widths[-1] / 2)
+        places[-1] = min(places[-1], across)
     for i in range(len(places) - 2, -1, -1):
         places[i] = min(places[i], places[i + 1] - (widths[i] + widths[i + 1]) / 2)
     return places

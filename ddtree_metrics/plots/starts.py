@@ -1,0 +1,82 @@
+"""Server starts as series: what each is called, and its colour and marker, the same in every picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+
+from ddtree_metrics.plots.looks import QUIET, SERIES
+from ddtree_metrics.times import format_us
+
+if TYPE_CHECKING:
+    from ddtree_metrics.steps.basis import Basis
+
+MOST: Final = len(SERIES)
+"""So many starts have a colour; earlier ones share a quiet one."""
+EARLIER: Final = 0
+"""The number of those that share it, and of what was logged before the first start."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartLook:
+    """A server start in a picture.
+
+    Attributes
+    ----------
+    number : int
+        As in ``run`` of the rows.
+    name : str
+        What it is called.
+    color : str
+        Its colour, which has its marker.
+    time_us : int or None
+        When it was.
+    """
+
+    number: int
+    name: str
+    color: str
+    time_us: int | None = None
+
+
+def start_looks(basis: Basis) -> dict[int, StartLook]:
+    """Return the server starts of which there are rows, by number, the oldest first."""
+    numbers = sorted(int(n) for n in np.unique(basis.run))
+    runs = {run.number: run for run in basis.runs}
+    several = len(basis.services) > 1
+    made: dict[int, StartLook] = {}
+    last = [n for n in numbers if n > 0][-MOST:]
+    for number in numbers:
+        run = runs.get(number)
+        if number not in last:
+            made[number] = StartLook(number, "before the first start" if number == 0 else "an earlier start", QUIET)
+            continue
+        at = None if run is None else run.start_us
+        when = None if at is None else format_us(at)[11:19]
+        name = f"started {when}" if when and run and not run.hidden else run.label if run else f"run {number}"
+        if several and run is not None and 0 <= run.service < len(basis.services):
+            name += f", {basis.services[run.service].rpartition('/')[2]}"
+        made[number] = StartLook(number, name, SERIES[last.index(number)], at)
+    return made
+
+
+def parts_of(frame: pd.DataFrame, label: str | None, color: str | None) -> list[tuple[pd.DataFrame, str | None, str | None]]:
+    """Split a frame by server start, where it has several; with the name and colour of each series."""
+    looks: Mapping[int, Any] = frame.attrs.get("starts") or {}
+    if "run" not in frame.columns or not len(frame):
+        return [(frame, label, color)]
+    numbers = sorted(int(n) for n in frame["run"].dropna().unique())
+    if len(numbers) < 2 and not looks:
+        return [(frame, label, color)]
+    made = []
+    for place, number in enumerate(numbers):
+        own = looks.get(number) or StartLook(number, f"run {number}", SERIES[place % len(SERIES)])
+        part = frame[frame["run"] == number]
+        part.attrs = frame.attrs
+        name = own.name if len(numbers) > 1 else label
+        made.append((part, name if label in (None, name) else f"{label}, {name}" if label else label, color or own.color))
+    return made
