@@ -2,163 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
 from ddtree_metrics import tables as _tables
 from ddtree_metrics.errors import SchemaError
-from ddtree_metrics.opening import Names, PathLike, open_any_journal, open_text, start_reading, zone_of
-from ddtree_metrics.reading import LINE_TABLES, Reading
+from ddtree_metrics.keywords import JournalKeywords, TextKeywords, spelled_out
+from ddtree_metrics.reading import LINE_TABLES, Reading, start_reading
 from ddtree_metrics.records import TABLES
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-    from zoneinfo import ZoneInfo
-
     from typing_extensions import Unpack
 
+    from ddtree_metrics.keywords import Names, Paths
     from ddtree_metrics.records import DecodeBatch, Event, PrefillBatch, RequestLine, ServerStart, TreeStep
 
-    class _Options(TypedDict, total=False):
-        """Keywords that both ways of reading take; their meanings stand in ``read_journal``."""
-
-        user_unit: Names
-        identifier: Names
-        container: Names
-        dialect: Any
-        tz: str | ZoneInfo | None
-        on_error: str
-        commit_includes_bonus: bool | None
-        nodes_include_root: bool | None
-        now_us: int | None
-
-    class _JournalOptions(_Options, total=False):
-        boot: str | int | None
-        directory: PathLike | None
-        files: PathLike | Sequence[PathLike] | None
-        namespace: str | None
-
-    class _TextOptions(_Options, total=False):
-        since: str | None
-        until: str | None
-        unit: Names
+    Text = str | None
 
 
 @overload
 def iter_journal(
-    unit: Names = None,
-    since: str | None = None,
-    until: str | None = None,
-    *,
-    table: Literal["steps"] = "steps",
-    **options: Unpack[_JournalOptions],
+    unit: Names = None, since: Text = None, until: Text = None, *, table: Literal["steps"] = "steps", **options: Unpack[JournalKeywords]
 ) -> Iterator[TreeStep]: ...
 @overload
 def iter_journal(
-    unit: Names = None, since: str | None = None, until: str | None = None, *, table: Literal["decode"], **options: Unpack[_JournalOptions]
+    unit: Names = None, since: Text = None, until: Text = None, *, table: Literal["decode"], **options: Unpack[JournalKeywords]
 ) -> Iterator[DecodeBatch]: ...
 @overload
 def iter_journal(
-    unit: Names = None, since: str | None = None, until: str | None = None, *, table: Literal["prefill"], **options: Unpack[_JournalOptions]
+    unit: Names = None, since: Text = None, until: Text = None, *, table: Literal["prefill"], **options: Unpack[JournalKeywords]
 ) -> Iterator[PrefillBatch]: ...
 @overload
 def iter_journal(
-    unit: Names = None, since: str | None = None, until: str | None = None, *, table: Literal["servers"], **options: Unpack[_JournalOptions]
+    unit: Names = None, since: Text = None, until: Text = None, *, table: Literal["servers"], **options: Unpack[JournalKeywords]
 ) -> Iterator[ServerStart]: ...
 @overload
 def iter_journal(
-    unit: Names = None, since: str | None = None, until: str | None = None, *, table: Literal["events"], **options: Unpack[_JournalOptions]
+    unit: Names = None, since: Text = None, until: Text = None, *, table: Literal["events"], **options: Unpack[JournalKeywords]
 ) -> Iterator[Event]: ...
 @overload
 def iter_journal(
-    unit: Names = None,
-    since: str | None = None,
-    until: str | None = None,
-    *,
-    table: Literal["request_lines"],
-    **options: Unpack[_JournalOptions],
+    unit: Names = None, since: Text = None, until: Text = None, *, table: Literal["request_lines"], **options: Unpack[JournalKeywords]
 ) -> Iterator[RequestLine]: ...
 @overload
 def iter_journal(
-    unit: Names = None, since: str | None = None, until: str | None = None, *, table: str, **options: Unpack[_JournalOptions]
+    unit: Names = None, since: Text = None, until: Text = None, *, table: str, **options: Unpack[JournalKeywords]
 ) -> Iterator[Any]: ...
+@spelled_out(JournalKeywords)
 def iter_journal(
-    unit: Names = None,
-    since: str | None = None,
-    until: str | None = None,
-    *,
-    table: str = "steps",
-    boot: str | int | None = None,
-    directory: PathLike | None = None,
-    files: PathLike | Sequence[PathLike] | None = None,
-    namespace: str | None = None,
-    user_unit: Names = None,
-    identifier: Names = None,
-    container: Names = None,
-    dialect: Any = None,
-    tz: str | ZoneInfo | None = None,
-    on_error: str = "warn",
-    commit_includes_bonus: bool | None = None,
-    nodes_include_root: bool | None = None,
-    now_us: int | None = None,
+    unit: Names = None, since: Text = None, until: Text = None, *, table: str = "steps", **options: Unpack[JournalKeywords]
 ) -> Iterator[Any]:
     """Yield the records of one table from the journal as lines are read; parameters as in ``read_journal``."""
-    zone = zone_of(tz)
-    source, window = open_any_journal(unit, since, until, boot, directory, files, namespace, user_unit, identifier, container, zone, now_us)
-    return _iterate(start_reading(source, window, dialect, zone, on_error, commit_includes_bonus, nodes_include_root), table)
+    return _iterate(start_reading(None, unit=unit, since=since, until=until, **options), table)
 
 
 @overload
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]], *, table: Literal["steps"] = "steps", **options: Unpack[_TextOptions]
-) -> Iterator[TreeStep]: ...
+def iter_text(paths: Paths, *, table: Literal["steps"] = "steps", **options: Unpack[TextKeywords]) -> Iterator[TreeStep]: ...
 @overload
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]], *, table: Literal["decode"], **options: Unpack[_TextOptions]
-) -> Iterator[DecodeBatch]: ...
+def iter_text(paths: Paths, *, table: Literal["decode"], **options: Unpack[TextKeywords]) -> Iterator[DecodeBatch]: ...
 @overload
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]], *, table: Literal["prefill"], **options: Unpack[_TextOptions]
-) -> Iterator[PrefillBatch]: ...
+def iter_text(paths: Paths, *, table: Literal["prefill"], **options: Unpack[TextKeywords]) -> Iterator[PrefillBatch]: ...
 @overload
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]], *, table: Literal["servers"], **options: Unpack[_TextOptions]
-) -> Iterator[ServerStart]: ...
+def iter_text(paths: Paths, *, table: Literal["servers"], **options: Unpack[TextKeywords]) -> Iterator[ServerStart]: ...
 @overload
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]], *, table: Literal["events"], **options: Unpack[_TextOptions]
-) -> Iterator[Event]: ...
+def iter_text(paths: Paths, *, table: Literal["events"], **options: Unpack[TextKeywords]) -> Iterator[Event]: ...
 @overload
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]], *, table: Literal["request_lines"], **options: Unpack[_TextOptions]
-) -> Iterator[RequestLine]: ...
+def iter_text(paths: Paths, *, table: Literal["request_lines"], **options: Unpack[TextKeywords]) -> Iterator[RequestLine]: ...
 @overload
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]], *, table: str, **options: Unpack[_TextOptions]
-) -> Iterator[Any]: ...
-def iter_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]],
-    *,
-    table: str = "steps",
-    since: str | None = None,
-    until: str | None = None,
-    unit: Names = None,
-    user_unit: Names = None,
-    identifier: Names = None,
-    container: Names = None,
-    dialect: Any = None,
-    tz: str | ZoneInfo | None = None,
-    on_error: str = "warn",
-    commit_includes_bonus: bool | None = None,
-    nodes_include_root: bool | None = None,
-    now_us: int | None = None,
-) -> Iterator[Any]:
+def iter_text(paths: Paths, *, table: str, **options: Unpack[TextKeywords]) -> Iterator[Any]: ...
+@spelled_out(TextKeywords)
+def iter_text(paths: Paths, *, table: str = "steps", **options: Unpack[TextKeywords]) -> Iterator[Any]:
     """Yield the records of one table from files or a pipe as lines arrive; parameters as in ``read_text``."""
-    zone = zone_of(tz)
-    source, window = open_text(paths, since, until, unit, user_unit, identifier, container, zone, now_us)
-    return _iterate(start_reading(source, window, dialect, zone, on_error, commit_includes_bonus, nodes_include_root), table)
+    return _iterate(start_reading(paths, **options), table)
 
 
 def _iterate(reading: Reading, table: str) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
@@ -21,25 +21,29 @@ import pyarrow.compute as pc
 from ddtree_metrics import tables as _tables
 from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged, SourceNotFound
+from ddtree_metrics.keywords import JournalKeywords, ReadKeywords, TextKeywords, spelled_out
 from ddtree_metrics.memory import give_back, return_large_arrays
-from ddtree_metrics.opening import UNIT_SUFFIXES, Names, PathLike, open_any_journal, open_text, start_reading, zone_of
-from ddtree_metrics.reading import LINE_TABLES, Readable
+from ddtree_metrics.opening import zone_of
+from ddtree_metrics.reading import LINE_TABLES, Readable, start_reading
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
+from ddtree_metrics.sources.journal_fields import UNIT_SUFFIXES
 from ddtree_metrics.sources.journal_files import journal_files
 from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.tables.datasets import is_stored, read_tables
 from ddtree_metrics.tables.overlaps import Overlap
 from ddtree_metrics.tables.packed import PACKED_ROWS, Packed, pack
 from ddtree_metrics.tables.writers import FORMATS, open_writer, write_tables
-from ddtree_metrics.times import parse_window, parse_window_of_log
+from ddtree_metrics.times import ALWAYS, Window, parse_window, parse_window_of_log
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     import pandas as pd
+    from typing_extensions import Unpack
 
     from ddtree_metrics.join import Whole
+    from ddtree_metrics.keywords import Names, PathLike, Paths
     from ddtree_metrics.records import (
         DecodeBatch,
         Event,
@@ -384,16 +388,16 @@ class Log:
             The zone of times that do not say theirs.
         """
         account = self.coverage
-        low, high = parse_window_of_log(since, until, last_us=account.last_us, tz=zone_of(tz))
-        made = {name: _within(self.table(name), low, high) for name in TABLES}
-        made["servers"] = _starts_within(self.table("servers"), low, high)
+        window = parse_window_of_log(since, until, last_us=account.last_us, tz=zone_of(tz))
+        made = {name: _within(self.table(name), window) for name in TABLES}
+        made["servers"] = _starts_within(self.table("servers"), window)
         rows = {name: table.num_rows for name, table in made.items() if name in account.parsed}
         first, last = account.first_us, account.last_us
         cut = replace(
             account,
             parsed=rows,
-            first_us=first if low is None or first is None else max(low, first),
-            last_us=last if high is None or last is None else min(high, last),
+            first_us=None if first is None else max(window.bounds[0], first),
+            last_us=None if last is None else min(window.bounds[1], last),
             notes=[*account.notes, "a part of what was read: counts of lines are those of all of it"],
         )
         part = Log(made, cut, self.counts)
@@ -449,7 +453,8 @@ class Log:
 # -- reading ------------------------------------------------------------------------------------------------------------------
 
 
-def read(paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]] | None = None, **options: Any) -> Log:
+@spelled_out(ReadKeywords)
+def read(paths: Paths | None = None, **options: Unpack[ReadKeywords]) -> Log:
     """Read whatever it is: journal files, text logs, ``journalctl`` output, a folder of any of them, what ``Log.write`` or an export wrote.
 
     Parameters
@@ -477,38 +482,22 @@ def read(paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]] | None = N
     """
     if paths is None:
         return read_journal(**options)
+    given: Any = options  # each function refuses what it does not take
     some: list[Any] = list(paths) if isinstance(paths, list | tuple) else [paths]
     named = [Path(p) for p in some if isinstance(p, str | Path)]
     if named and len(named) == len(some) and all(is_stored(p) for p in named):
-        return read_parquet(named, **options)
+        return read_parquet(named, **given)
     if len(named) == len(some) == 1:
         place = named[0]
         if place.suffix in UNIT_SUFFIXES and not place.exists():
             raise SourceNotFound(f"no file {str(place)!r}; a unit of the journal is read with unit={str(place)!r}")
         if place.is_dir() and not journal_files(str(place)):
             some = [place / "*"]
-    return read_text(some, **options)
+    return read_text(some, **given)
 
 
-def read_journal(
-    unit: Names = None,
-    since: str | None = None,
-    until: str | None = None,
-    *,
-    boot: str | int | None = None,
-    directory: PathLike | None = None,
-    files: PathLike | Sequence[PathLike] | None = None,
-    namespace: str | None = None,
-    user_unit: Names = None,
-    identifier: Names = None,
-    container: Names = None,
-    dialect: Any = None,
-    tz: str | ZoneInfo | None = None,
-    on_error: str = "warn",
-    commit_includes_bonus: bool | None = None,
-    nodes_include_root: bool | None = None,
-    now_us: int | None = None,
-) -> Log:
+@spelled_out(JournalKeywords)
+def read_journal(unit: Names = None, since: str | None = None, until: str | None = None, **options: Unpack[JournalKeywords]) -> Log:
     """Read the systemd journal.
 
     Parameters
@@ -524,6 +513,8 @@ def read_journal(
         Another journal than the machine's own.
     dialect : str, Dialect or sequence of them, optional
         Who wrote the lines; all known dialects if not given.
+    dialect_file : path or sequence of paths, optional
+        Line formats of your own, described in TOML; they are tried first.
     tz : str or ZoneInfo, optional
         The zone in which ``since`` and ``until`` are meant, and of times that do not say theirs; the machine's if not given.
     on_error : {"warn", "raise", "skip"}
@@ -532,6 +523,8 @@ def read_journal(
         What the numbers count, where you know it; ``Log.counts`` infers it from the data if not given.
     now_us : int, optional
         What is taken as now, in microseconds since 1970; for tests.
+    progress : callable, optional
+        Called with the account (``Coverage``) after each batch of lines, and with ``None`` at the end.
 
     Returns
     -------
@@ -544,43 +537,25 @@ def read_journal(
     TimeError
         If the window cannot be read, or is empty.
     """
-    zone = zone_of(tz)
-    source, window = open_any_journal(unit, since, until, boot, directory, files, namespace, user_unit, identifier, container, zone, now_us)
-    return collect(start_reading(source, window, dialect, zone, on_error, commit_includes_bonus, nodes_include_root))
+    return collect(start_reading(None, unit=unit, since=since, until=until, **options))
 
 
-def read_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]],
-    *,
-    since: str | None = None,
-    until: str | None = None,
-    unit: Names = None,
-    user_unit: Names = None,
-    identifier: Names = None,
-    container: Names = None,
-    dialect: Any = None,
-    tz: str | ZoneInfo | None = None,
-    on_error: str = "warn",
-    commit_includes_bonus: bool | None = None,
-    nodes_include_root: bool | None = None,
-    now_us: int | None = None,
-) -> Log:
+@spelled_out(TextKeywords)
+def read_text(paths: Paths, **options: Unpack[TextKeywords]) -> Log:
     """Read files: server logs plain or compressed, ``journalctl`` output in any format, ``.journal`` files.
 
     Parameters
     ----------
     paths : str, Path, binary file, or sequence of them
         What to read; the first bytes decide how. Globs are expanded, rotated sets are put in order.
-    since, until, unit, user_unit, identifier, container, dialect, tz, on_error, commit_includes_bonus, nodes_include_root, now_us
+    **options
         As in ``read_journal``; a selection applies where the text says who wrote a line.
 
     Returns
     -------
     Log
     """
-    zone = zone_of(tz)
-    source, window = open_text(paths, since, until, unit, user_unit, identifier, container, zone, now_us)
-    return collect(start_reading(source, window, dialect, zone, on_error, commit_includes_bonus, nodes_include_root))
+    return collect(start_reading(paths, **options))
 
 
 def read_parquet(
@@ -609,7 +584,7 @@ def read_parquet(
     SchemaError
         If a file is not one of this library's, or of a newer schema.
     """
-    low, high = parse_window(since, until, now_us=now_us, tz=zone_of(tz))
+    window = parse_window(since, until, now_us=now_us, tz=zone_of(tz))
     some = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
     overlaps: dict[str, list[Overlap]] = {}
     made = read_tables(some, overlaps=overlaps)
@@ -624,7 +599,7 @@ def read_parquet(
                 coverages.append(Coverage.from_dict(json.loads(text)))
             else:
                 counts.merge(Conventions.from_dict(json.loads(text)))
-    made = {name: _within(table, low, high) for name, table in made.items()}
+    made = {name: _within(table, window) for name, table in made.items()}
     account = Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, some)))
     _take_off(account, overlaps)
     return Log(made, account, counts)
@@ -641,22 +616,22 @@ def _take_off(account: Coverage, overlaps: dict[str, list[Overlap]]) -> None:
             account.add_note(f"{overlap.rows:,} {name} of {overlap.file} are in {overlap.other} too: they were left out, and count once")
 
 
-def _within(table: pa.Table, low: int | None, high: int | None) -> pa.Table:
+def _within(table: pa.Table, window: Window) -> pa.Table:
     """Keep the rows of a window; rows without a time stay."""
     ends = ("time", "time") if "time" in table.column_names else ("finished", "received") if "received" in table.column_names else None
-    if ends is None or (low is None and high is None):
+    if ends is None or window == ALWAYS:
         return table
     last, first = (table[name].cast(pa.int64()) for name in ends)
     first = pc.coalesce(first, last)  # a request is in the window if any of it is
-    keep = pc.is_null(last)
-    inside = pc.greater_equal(last, low if low is not None else -(1 << 62))
-    inside = pc.and_(inside, pc.less(first, high if high is not None else 1 << 62))
-    return table.filter(pc.or_(keep, pc.fill_null(inside, False)))
+    low, high = window.bounds
+    inside = pc.and_(pc.greater_equal(last, low), pc.less(first, high))
+    return table.filter(pc.or_(pc.is_null(last), pc.fill_null(inside, False)))
 
 
-def _starts_within(servers: pa.Table, low: int | None, high: int | None) -> pa.Table:
+def _starts_within(servers: pa.Table, window: Window) -> pa.Table:
     """Keep the server starts of a window, and of each service the last one before it."""
-    inside, before = _within(servers, low, high), _within(servers, None, low) if low is not None else servers.slice(0, 0)
+    inside = _within(servers, window)
+    before = servers.slice(0, 0) if window.since_us is None else _within(servers, Window(None, window.since_us))
     if not before.num_rows:
         return inside
     frame = _tables.to_pandas(before.select(["time", "host", "unit", "dp_rank"]))

@@ -1,27 +1,56 @@
-"""What a caller asks for, as the layers below take it: names completed, windows in microseconds, a source opened, a reading begun."""
+"""What a caller asks for, as the layers below take it: the window in microseconds, zone and dialects looked up, a source opened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from ddtree_metrics.errors import UsageError
-from ddtree_metrics.reading import Reading
-from ddtree_metrics.sources import JournalPlace, Selection, Window, open_journal, open_sources
-from ddtree_metrics.times import get_zone, parse_window
+from ddtree_metrics.dialects import DIALECTS, get
+from ddtree_metrics.errors import DDTreeError, UsageError
+from ddtree_metrics.keywords import ReadKeywords, TextKeywords, keywords_of
+from ddtree_metrics.sources import JournalPlace, Selection, Source, open_journal, open_sources
+from ddtree_metrics.sources.journal_fields import UNIT_SUFFIXES
+from ddtree_metrics.times import ALWAYS, Window, get_zone, parse_window
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from ddtree_metrics.sources import Source
+    from typing_extensions import Unpack
 
-Names = str | Sequence[str] | None
-PathLike = str | Path
-UNIT_SUFFIXES = frozenset(
-    f".{kind}" for kind in ("service", "scope", "slice", "socket", "mount", "target", "timer", "path", "device", "swap", "automount")
-)
-"""The kinds of units; a name with another suffix is no unit's."""
+    from ddtree_metrics.coverage import Coverage
+    from ddtree_metrics.dialects.base import Dialect
+    from ddtree_metrics.keywords import Paths
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How lines are read; ``read_options`` makes it of the keywords, whose meanings stand in ``keywords``.
+
+    Attributes
+    ----------
+    window : Window
+        Rows outside of it are left out; a row without a time is kept.
+    selection, place : Selection, JournalPlace
+        Whose lines, and which journal.
+    zone : ZoneInfo or None
+        The zone of times that do not say theirs.
+    dialects : tuple of Dialect
+        Who may have written the lines; journald, whose notices are in every journal, is always among them.
+    on_error, commit_includes_bonus, nodes_include_root, progress
+        As the keywords.
+    """
+
+    window: Window = ALWAYS
+    selection: Selection = field(default_factory=Selection)
+    place: JournalPlace = field(default_factory=JournalPlace)
+    zone: ZoneInfo | None = None
+    dialects: tuple[Dialect, ...] = DIALECTS
+    on_error: str = "warn"
+    commit_includes_bonus: bool | None = None
+    nodes_include_root: bool | None = None
+    progress: Callable[[Coverage | None], object] | None = None
 
 
 def zone_of(tz: str | ZoneInfo | None) -> ZoneInfo | None:
@@ -29,71 +58,78 @@ def zone_of(tz: str | ZoneInfo | None) -> ZoneInfo | None:
     return get_zone(tz) if isinstance(tz, str) else tz
 
 
-def start_reading(
-    source: Source, window: Window, dialect: Any, zone: ZoneInfo | None, on_error: str, bonus: bool | None, root: bool | None
-) -> Reading:
-    """Begin to read a source; arguments as in ``read_journal``."""
-    chosen = _dialects(dialect)
-    return Reading(source, dialects=chosen, tz=zone, on_error=on_error, window=window, commit_includes_bonus=bonus, nodes_include_root=root)
+def read_options(**given: Unpack[ReadKeywords]) -> ReadOptions:
+    """Look up what was asked for.
+
+    Raises
+    ------
+    TimeError, UsageError, DialectError
+        If a window, a zone, a unit or a dialect cannot be meant.
+    """
+    on_error = given.get("on_error", "warn")
+    if on_error not in ("warn", "raise", "skip"):
+        raise DDTreeError(f"on_error is 'warn', 'raise' or 'skip', not {on_error!r}")
+    zone = zone_of(given.get("tz"))
+    boot, directory = given.get("boot"), given.get("directory")
+    return ReadOptions(
+        window=parse_window(given.get("since"), given.get("until"), now_us=given.get("now_us"), tz=zone),
+        selection=Selection(
+            _unit_names(given.get("unit")),
+            _unit_names(given.get("user_unit")),
+            _several(given.get("identifier")),
+            _several(given.get("container")),
+            None if boot is None else str(boot),
+        ),
+        place=JournalPlace(
+            None if directory is None else str(directory), tuple(map(str, _several(given.get("files")))), given.get("namespace")
+        ),
+        zone=zone,
+        dialects=_dialects(_several(given.get("dialect")), _several(given.get("dialect_file"))),
+        on_error=on_error,
+        commit_includes_bonus=given.get("commit_includes_bonus"),
+        nodes_include_root=given.get("nodes_include_root"),
+        progress=given.get("progress"),
+    )
 
 
-def _names(value: Names) -> tuple[str, ...]:
-    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+def open_lines(paths: Paths | None, **given: Unpack[ReadKeywords]) -> tuple[Source, ReadOptions]:
+    """Open files or pipes, or a journal where no paths are given."""
+    accepted = keywords_of(ReadKeywords if paths is None else TextKeywords)
+    unknown = next((name for name in given if name not in accepted), None)
+    if unknown is not None:
+        raise TypeError(
+            f"unexpected keyword {unknown!r}: {'a journal' if paths is None else 'files'} can be read with {', '.join(accepted)}"
+        )
+    options = read_options(**given)
+    if paths is None:
+        return open_journal(options.place, options.selection, options.window), options
+    source = open_sources(_several(paths), selection=options.selection, window=options.window, tz=options.zone)
+    return source, options
 
 
-def _dialects(value: Any) -> list[Any] | None:
+def _several(value: Any) -> tuple[Any, ...]:
+    """Return one or several as a tuple."""
     if value is None:
-        return None
-    return list(value) if isinstance(value, list | tuple) else [value]
+        return ()
+    alone = isinstance(value, str) or hasattr(value, "read") or not isinstance(value, Iterable)
+    return (value,) if alone else tuple(value)
 
 
-def _unit_names(value: Names) -> tuple[str, ...]:
-    """Complete unit names as journalctl does: ``sglang`` is ``sglang.service``; a file is no unit."""
-    for name in _names(value):
+def _dialects(chosen: tuple[str | Dialect, ...], files: tuple[str | Path, ...]) -> tuple[Dialect, ...]:
+    """Return the dialects: a format of one's own goes first, for the lines around it are still the server's."""
+    own: list[Dialect] = []
+    if files:
+        from ddtree_metrics.dialects.custom import load_dialect
+
+        own = [load_dialect(path) for path in files]
+    known = [*own, *(get(name) for name in chosen or DIALECTS)]
+    return (*known, *(d for d in (get("journald"),) if d.name not in {k.name for k in known}))
+
+
+def _unit_names(value: Any) -> tuple[str, ...]:
+    """Return the names of units; a file is none."""
+    for name in _several(value):
         suffix = Path(name).suffix
         if "/" in name or suffix in (".journal", ".journal~") or (suffix and suffix not in UNIT_SUFFIXES and Path(name).is_file()):
             raise UsageError(f"{name!r} is a file, not a unit: ddtree_metrics.read({name!r}) reads it (ddtree-logs: give it as FILE)")
-    return tuple(name if "." in name else f"{name}.service" for name in _names(value))
-
-
-def open_any_journal(
-    unit: Names,
-    since: str | None,
-    until: str | None,
-    boot: str | int | None,
-    directory: PathLike | None,
-    files: PathLike | Sequence[PathLike] | None,
-    namespace: str | None,
-    user_unit: Names,
-    identifier: Names,
-    container: Names,
-    zone: ZoneInfo | None,
-    now_us: int | None,
-) -> tuple[Source, Window]:
-    """Open a journal; arguments as in ``read_journal``."""
-    window = Window(*parse_window(since, until, now_us=now_us, tz=zone))
-    paths: Iterable[PathLike] = () if files is None else [files] if isinstance(files, str | Path) else files
-    place = JournalPlace(None if directory is None else str(directory), tuple(str(p) for p in paths), namespace)
-    selection = Selection(
-        _unit_names(unit), _unit_names(user_unit), _names(identifier), _names(container), None if boot is None else str(boot)
-    )
-    return open_journal(place, selection, window), window
-
-
-def open_text(
-    paths: PathLike | IO[bytes] | Sequence[PathLike | IO[bytes]],
-    since: str | None,
-    until: str | None,
-    unit: Names,
-    user_unit: Names,
-    identifier: Names,
-    container: Names,
-    zone: ZoneInfo | None,
-    now_us: int | None,
-    boot: str | None = None,
-) -> tuple[Source, Window]:
-    """Open files or pipes; arguments as in ``read_text``."""
-    window = Window(*parse_window(since, until, now_us=now_us, tz=zone))
-    several: list[Any] = list(paths) if isinstance(paths, list | tuple) else [paths]
-    selection = Selection(_unit_names(unit), _unit_names(user_unit), _names(identifier), _names(container), boot)
-    return open_sources(several, selection=selection, window=window, tz=zone), window
+    return _several(value)

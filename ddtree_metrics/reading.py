@@ -7,7 +7,7 @@ little memory; ``coverage`` and ``conventions`` are complete when it is through.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,20 +18,21 @@ import pyarrow.compute as pc
 
 from ddtree_metrics.counters import copy_counters
 from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
-from ddtree_metrics.dialects import DIALECTS, get
 from ddtree_metrics.dialects.engine import Parser
-from ddtree_metrics.errors import DDTreeError, DDTreeWarning
+from ddtree_metrics.errors import DDTreeWarning
 from ddtree_metrics.occurrences import Occurrences, places
+from ddtree_metrics.opening import ReadOptions, open_lines
 from ddtree_metrics.records import TABLES, ServerStart
 from ddtree_metrics.schema import arrow_schema, columns
-from ddtree_metrics.sources import AFTER_LEFT_OUT, Window
+from ddtree_metrics.sources import AFTER_LEFT_OUT
 from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.steps.streams import Streams
+from ddtree_metrics.times import ALWAYS, Window
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
+    from typing_extensions import Unpack
 
-    from ddtree_metrics.dialects.base import Dialect
+    from ddtree_metrics.keywords import Paths, ReadKeywords
     from ddtree_metrics.sources import Source
 
 Tables = dict[str, pa.RecordBatch]
@@ -67,45 +68,23 @@ class Reading:
     ----------
     source : Source
         Where the lines come from.
-    dialects : sequence of (str or Dialect), optional
-        Who may have written them; all that are known if not given.
-    tz : ZoneInfo, optional
-        The zone of times that do not say theirs.
-    on_error : {"warn", "raise", "skip"}
-        What a broken line does: it is counted and a warning says how many at the end, it raises, or it is only counted.
-    window : Window, optional
-        Rows outside of it are left out; a row without a time is kept.
-    commit_includes_bonus, nodes_include_root : bool, optional
-        What the numbers count, where the user knows it; inferred from the data if not given.
+    options : ReadOptions
+        How they are read.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        dialects: Sequence[str | Dialect] | None = None,
-        tz: ZoneInfo | None = None,
-        on_error: str = "warn",
-        window: Window | None = None,
-        commit_includes_bonus: bool | None = None,
-        nodes_include_root: bool | None = None,
-    ) -> None:
-        if on_error not in ("warn", "raise", "skip"):
-            raise DDTreeError(f"on_error is 'warn', 'raise' or 'skip', not {on_error!r}")
-        chosen = list(DIALECTS) if dialects is None else [get(d) for d in dialects]
-        # journald's own notices are in every journal, whoever wrote the other lines
-        chosen += [d for d in (get("journald"),) if d.name not in {c.name for c in chosen}]
+    def __init__(self, source: Source, options: ReadOptions | None = None) -> None:
+        self.options = options or ReadOptions()
         self.source = source
-        self.on_error = on_error
-        self.window = window or Window()
+        self.on_error = self.options.on_error
+        self.window = self.options.window
         self.coverage = Coverage(source=source.name)
         self.conventions = Conventions()
-        for dialect in chosen:
+        for dialect in self.options.dialects:
             self.conventions.say(
                 bonus=dialect.counts.commit_includes_bonus, root=dialect.counts.nodes_include_root, by=f"dialect {dialect.name}"
             )
-        self.conventions.say(bonus=commit_includes_bonus, root=nodes_include_root, by="user")
-        self._parser = Parser(chosen, tz=tz, on_error=on_error)
+        self.conventions.say(bonus=self.options.commit_includes_bonus, root=self.options.nodes_include_root, by="user")
+        self._parser = Parser(self.options.dialects, tz=self.options.zone, on_error=self.on_error)
         self._occurrences = Occurrences()
         self._streams = Streams()
         self._servers: list[tuple[str, dict[str, Any]]] = []
@@ -114,6 +93,18 @@ class Reading:
 
     def __iter__(self) -> Iterator[Tables]:
         """Yield the tables of each batch of lines; only tables that have rows are there."""
+        progress = self.options.progress
+        if progress is None:
+            yield from self._tables()
+            return
+        try:
+            for tables in self._tables():
+                yield tables
+                progress(self.coverage)
+        finally:
+            progress(None)
+
+    def _tables(self) -> Iterator[Tables]:
         for lines in self.source.batches():
             lines, holes = self._holes(lines)
             parsed = self._parser.feed(lines)
@@ -150,8 +141,9 @@ class Reading:
 
     def _within(self, tables: Tables, line: dict[str, Any]) -> tuple[Tables, dict[str, Any], list[npt.NDArray[np.int64]]]:
         """Leave out rows whose own stamp lies outside of the window; the source has tested the times that it knew."""
-        if self.window.since_us is None and self.window.until_us is None:
+        if self.window == ALWAYS:
             return tables, line, []
+        local_window = Window(*(None if us is None else _local_us(us) for us in self.window))
         left_out = []
         for name, batch in list(tables.items()):
             time = batch.column("time").cast(pa.int64())
@@ -163,11 +155,7 @@ class Reading:
                     "give the zone with --tz"
                 )
             self._no_times += int((~valid).sum())
-            keep = np.ones(batch.num_rows, dtype=bool)
-            if self.window.since_us is not None:
-                keep &= ~valid | (values >= np.where(local, _local_us(self.window.since_us), self.window.since_us))
-            if self.window.until_us is not None:
-                keep &= ~valid | (values < np.where(local, _local_us(self.window.until_us), self.window.until_us))
+            keep = ~valid | np.where(local, local_window.contains(values), self.window.contains(values))
             if keep.all():
                 continue
             self.coverage.outside_window += int((~keep).sum())
@@ -263,6 +251,11 @@ class Reading:
             )
         if self.conventions.mixed and self.conventions.bonus is None:
             warnings.warn(f"commit lengths: {self.conventions.sentence()}", DDTreeWarning, stacklevel=3)
+
+
+def start_reading(paths: Paths | None, **given: Unpack[ReadKeywords]) -> Reading:
+    """Begin to read files or pipes, or a journal where no paths are given; the keywords are those of ``read``."""
+    return Reading(*open_lines(paths, **given))
 
 
 def _local_us(us: int) -> int:

@@ -13,7 +13,7 @@ import zoneinfo
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddtree_metrics.errors import TimeError
 
@@ -26,6 +26,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
+_NEVER = 1 << 62
 
 ACCEPTED = (
     "accepted are a span before now (1h, 2h30m, 90min, 2d), now, today, yesterday, 2026-05-05, 2026-05-05 14:05:00 "
@@ -61,6 +62,26 @@ _ISO = re.compile(
     r"(?:(?:(?<=[0-9])[Tt]|(?<=[0-9a-z])\s+|^)(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})(?:[.,](?P<fraction>[0-9]{1,9}))?)?)?"
     r"(?:\s*(?P<offset>[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)|\s+(?P<zone>[A-Za-z][A-Za-z0-9_+/-]*))?"
 )
+
+
+class Window(NamedTuple):
+    """A half-open stretch of time, ``since <= t < until``, in microseconds since 1970; ``None`` is an open end."""
+
+    since_us: int | None = None
+    until_us: int | None = None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Both ends as numbers, the open ones far away."""
+        return -_NEVER if self.since_us is None else self.since_us, _NEVER if self.until_us is None else self.until_us
+
+    def contains(self, time_us: Any) -> Any:
+        """Say of an instant, or of each of an array of them, whether it lies in the window."""
+        low, high = self.bounds
+        return (low <= time_us) & (time_us < high)
+
+
+ALWAYS = Window()
 
 
 def get_zone(name: str) -> zoneinfo.ZoneInfo:
@@ -157,7 +178,7 @@ def parse_window(
     *,
     now_us: int | None = None,
     tz: zoneinfo.ZoneInfo | None = None,
-) -> tuple[int | None, int | None]:
+) -> Window:
     """Read both ends of a window; ``None`` is an open end.
 
     Parameters
@@ -171,8 +192,7 @@ def parse_window(
 
     Returns
     -------
-    tuple of int or None
-        Microseconds since 1970.
+    Window
 
     Raises
     ------
@@ -188,12 +208,12 @@ def parse_window(
             f"the window is empty: until {str(until)!r} ({format_us(until_us)}) {how} since {str(since)!r} ({format_us(since_us)}); "
             "exchange the two, or leave one out"
         )
-    return since_us, until_us
+    return Window(since_us, until_us)
 
 
 def parse_window_of_log(
     since: str | datetime | None, until: str | datetime | None, *, last_us: int | None, tz: zoneinfo.ZoneInfo | None = None
-) -> tuple[int | None, int | None]:
+) -> Window:
     """Read both ends of a window of a log; a span or a time of day without a date is meant from the log's end, which may be long ago.
 
     Parameters

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtree_metrics.errors import SourceDamaged, SourceNotFound, SourceUnsupported
-from ddtree_metrics.sources import LINE_SCHEMA, Selection, Window, open_source
+from ddtree_metrics.sources import LINE_SCHEMA, Selection, open_source
+from ddtree_metrics.times import Window
 
 UTC = timezone.utc
 D = "[2026-01-29 00:52:48 TP0] DDTREE metrics: bs=1 budget=8 actual_nodes=[9] accepted_drafts=[3] commit_lens=[4]"

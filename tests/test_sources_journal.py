@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from ddtree_metrics.errors import DDTreeWarning, SourceDamaged, SourceNotFound, SourceUnsupported
-from ddtree_metrics.sources import JournalPlace, Selection, Window, journal, list_units, open_journal, open_source, open_sources
+from ddtree_metrics.sources import JournalPlace, Selection, journal, list_units, open_journal, open_source, open_sources
+from ddtree_metrics.times import Window
 from tests.journals import BOOT, T0, Journald, build, entry, need_root, suppressed
 from tests.test_sources_text import _as_nobody, messages
 

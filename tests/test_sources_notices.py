@@ -188,7 +188,7 @@ def test_o20_entries_without_any_unit_say_how_to_read_them_all():
 
 
 def test_o20_a_unit_outside_of_the_window_is_no_error():
-    from ddtree_metrics.sources import Window
+    from ddtree_metrics.times import Window
 
     assert rows(open_source(io.BytesIO(as_json(D1)), selection=SGLANG, window=Window(T0 + 10**9, None))) == []
 

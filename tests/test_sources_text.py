@@ -326,7 +326,7 @@ def test_export_text_that_is_cut_keeps_whole_entries_and_is_named():
 
 
 def test_selection_and_window_apply_to_export_text():
-    from ddtree_metrics.sources import Window
+    from ddtree_metrics.times import Window
 
     data = b"".join(entry(T0 + i, f"{i}", unit="a.service" if i % 2 else "b.service") for i in range(10)) + suppressed(
         T0 + 5, 3, "a.service"

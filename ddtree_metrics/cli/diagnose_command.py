@@ -56,12 +56,11 @@ def diagnose(
     """
     from ddtree_metrics.diagnosis import diagnose as find
     from ddtree_metrics.diagnosis.text import diagnosis_lines
-    from ddtree_metrics.opening import zone_of
 
     log = source.log()
     given = {"min_change": min_change, "start_floor": start_floor}
     more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    found = find(log, before, after, window=window, level=level, tz=zone_of(source.tz), **more)
+    found = find(log, before, after, window=window, level=level, tz=source.zone, **more)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:

@@ -9,7 +9,7 @@ import click
 
 from ddtree_metrics.cli import OWN_PROCESS
 from ddtree_metrics.cli.no_pandas import without_pandas
-from ddtree_metrics.cli.options import Input, Watched, fail_if_damaged, input_options, say, say_notes
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,9 +51,10 @@ def export(source: Input, output: str | None, format_: str | None, chosen: tuple
     if click.get_current_context().obj == OWN_PROCESS and not source.is_stored and not _needs_frames(source, output, names):
         without_pandas()
     from ddtree_metrics import exporting
+    from ddtree_metrics.reading import start_reading
 
     stored = source.log() if source.is_stored else None
-    reading = Watched(source.reading()) if stored is None else _Stored(stored)
+    reading = start_reading(source.paths, **source.keywords) if stored is None else _Stored(stored)
     if partition:
         if output is None or output == "-":
             raise click.UsageError("--partition writes a folder: give it with -o DIR/")
@@ -143,11 +144,12 @@ def _is_folder(output: str | None) -> bool:
 
 def _name_of(source: Input, read: str) -> str:
     """Name what is read, so that writing it again replaces its parts of a dataset and anything else is added to it."""
-    window = [f"{word} {text}" for word, text in (("since", source.since), ("until", source.until)) if text]
-    if source.since is not None and not source.files:
+    given = source.keywords
+    window = [f"{word} {given[word]}" for word in ("since", "until") if word in given]
+    if "since" in given and not source.files:
         window.append(f"read {_end_of_window(source)}")
     files = [name if name == "-" else str(Path(name).resolve()) for name in source.files]
-    return " ".join([*window, *source.unit, *(files or [read])])
+    return " ".join([*window, *(given.get("unit") or ()), *(files or [read])])
 
 
 def _end_of_window(source: Input) -> str:
@@ -155,9 +157,8 @@ def _end_of_window(source: Input) -> str:
     import time
     from datetime import datetime, timezone
 
-    from ddtree_metrics.opening import zone_of
     from ddtree_metrics.times import parse_window
 
     now_us = time.time_ns() // 1000
-    _, until = parse_window(source.since, source.until, now_us=now_us, tz=zone_of(source.tz))
+    _, until = parse_window(source.keywords.get("since"), source.keywords.get("until"), now_us=now_us, tz=source.zone)
     return datetime.fromtimestamp((now_us if until is None else until) / 1e6, timezone.utc).strftime("%Y%m%dT%H%M%SZ")

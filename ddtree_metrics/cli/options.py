@@ -5,43 +5,33 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
+import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ddtree_metrics.keywords import Keyword, PlaceKeywords, ReadKeywords, keywords_of
+
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+    from ddtree_metrics.coverage import Coverage
     from ddtree_metrics.log import Log
-    from ddtree_metrics.reading import Reading, Tables
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What the options say about where lines come from."""
+    """What the options say about where lines come from: files, the keywords of ``read``, and those of ``Log.with_requests``."""
 
     files: tuple[str, ...]
-    unit: tuple[str, ...]
-    user_unit: tuple[str, ...]
-    identifier: tuple[str, ...]
-    container: tuple[str, ...]
-    since: str | None
-    until: str | None
-    boot: str | None
-    directory: str | None
-    file: tuple[str, ...]
-    namespace: str | None
-    dialect: tuple[str, ...]
-    dialect_file: tuple[str, ...]
-    tz: str | None
-    on_error: str
-    requests: tuple[str, ...]
-    clock_offset: float | None
-    bonus: bool | None
-    root: bool | None
+    keywords: ReadKeywords
+    requests: tuple[str, ...] = ()
+    clock_offset: float | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -50,90 +40,54 @@ class Input:
 
         return bool(self.files) and all(name != "-" and is_stored(Path(name)) for name in self.files)
 
-    def reading(self) -> Reading:
-        """Open the lines; for tables that ``export`` wrote use ``log``."""
-        from ddtree_metrics import opening
-        from ddtree_metrics.reading import Reading
+    @property
+    def paths(self) -> list[Any] | None:
+        """The files, or ``None`` for the journal."""
+        return [sys.stdin.buffer if name == "-" else name for name in self.files] or None
 
-        zone = opening.zone_of(self.tz)
-        dialects: list[Any] = list(self.dialect)
-        if self.dialect_file:
-            from ddtree_metrics.dialects import DIALECTS
-            from ddtree_metrics.dialects.custom import load_dialect
+    @property
+    def zone(self) -> ZoneInfo | None:
+        """The zone of times without one."""
+        from ddtree_metrics.opening import zone_of
 
-            # a format of one's own goes first; the lines around it are still the server's
-            dialects = [*(load_dialect(path) for path in self.dialect_file), *(self.dialect or DIALECTS)]
-        if self.files:
-            if self.directory or self.file or self.namespace:
-                raise click.UsageError("FILE and --directory, --file, --namespace are two places; give one of them")
-            paths = [sys.stdin.buffer if name == "-" else name for name in self.files]
-            source, window = opening.open_text(
-                paths, self.since, self.until, self.unit, self.user_unit, self.identifier, self.container, zone, None, self.boot
-            )
-        else:
-            source, window = opening.open_any_journal(
-                self.unit,
-                self.since,
-                self.until,
-                self.boot,
-                self.directory,
-                self.file or None,
-                self.namespace,
-                self.user_unit,
-                self.identifier,
-                self.container,
-                zone,
-                None,
-            )
-        return Reading(
-            source,
-            dialects=dialects or None,
-            tz=zone,
-            on_error=self.on_error,
-            window=window,
-            commit_includes_bonus=self.bonus,
-            nodes_include_root=self.root,
-        )
+        return zone_of(self.keywords.get("tz"))
 
     def log(self) -> Log:
         """Read it all."""
         from ddtree_metrics import log
 
         if self.is_stored:
-            made = log.read_parquet(list(self.files), since=self.since, until=self.until, tz=self.tz)
-        else:
-            made = log.collect(Watched(self.reading()))
-        return self.with_requests(made)
+            return self.with_requests(log.read_parquet(list(self.files), **_of_window(self.keywords)))
+        return self.with_requests(log.read(self.paths, **self.keywords))
 
-    def with_requests(self, made: Log) -> Log:
+    def with_requests(self, log: Log) -> Log:
         """Return a log with the requests that the options name, if they name any."""
         if not self.requests:
-            return made
-        return made.with_requests(list(self.requests), tz=self.tz, clock_offset_s=self.clock_offset)
+            return log
+        return log.with_requests(list(self.requests), tz=self.zone, clock_offset_s=self.clock_offset)
 
 
-class Watched:
-    """A ``Reading`` that says on a terminal how far it is."""
+def _of_window(keywords: ReadKeywords) -> dict[str, Any]:
+    """Return the keywords that tables of an earlier export can be read with."""
+    return {name: value for name, value in keywords.items() if name in ("since", "until", "tz")}
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reading, name)
+class Progress:
+    """Says on a terminal how far a read is."""
 
-    def __iter__(self) -> Iterator[Tables]:
-        """Yield what the reading yields."""
-        shown = sys.stderr.isatty()
-        said = time.monotonic()
-        for tables in self._reading:
-            yield tables
-            if shown and time.monotonic() - said > 0.2:
-                said = time.monotonic()
-                account = self._reading.coverage
-                steps = account.parsed.get("steps", 0)
-                click.echo(f"\r{account.lines:,} lines, {steps:,} steps ", nl=False, err=True)
-        if shown:
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._said = time.monotonic()
+
+    def __call__(self, account: Coverage | None) -> None:
+        """Say it, five times a second at most; ``None`` ends it."""
+        if not self._shown:
+            return
+        if account is None:
             click.echo("\r\033[K", nl=False, err=True)
+        elif time.monotonic() - self._said > 0.2:
+            self._said = time.monotonic()
+            click.echo(f"\r{account.lines:,} lines, {account.parsed.get('steps', 0):,} steps ", nl=False, err=True)
 
 
 def input_options(command: F) -> F:
@@ -141,12 +95,17 @@ def input_options(command: F) -> F:
 
     @functools.wraps(command)
     def wrapped(**params: Any) -> Any:
-        taken = {name: params.pop(name) for name in Input.__dataclass_fields__}
-        if taken["clock_offset"] is not None and not taken["requests"]:
+        files, requests, clock_offset = (params.pop(name) for name in ("input_files", "requests", "clock_offset"))
+        if clock_offset is not None and not requests:
             raise click.UsageError("--clock-offset is that of the requests' clock: give them with --requests")
-        return command(Input(**taken), **params)
+        given: Any = {name: params.pop(name) for name in _OPTIONS}
+        given = {name: value for name, value in given.items() if value not in (None, ())}
+        if files and any(name in given for name in PlaceKeywords.__annotations__):
+            raise click.UsageError("FILE and --directory, --file, --namespace are two places; give one of them")
+        given["progress"] = Progress()
+        return command(Input(files, given, requests, clock_offset), **params)
 
-    for decorate in reversed(_INPUT):
+    for decorate in reversed((click.argument("input_files", metavar="[FILE]...", nargs=-1), *_OPTIONS.values(), *_REQUESTS)):
         wrapped = decorate(wrapped)
     return wrapped  # type: ignore[return-value]
 
@@ -169,30 +128,27 @@ def _unit_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return sorted(name for name in units if name.startswith(incomplete))
 
 
-_INPUT = (
-    click.argument("files", metavar="[FILE]...", nargs=-1),
-    click.option("-u", "--unit", multiple=True, metavar="UNIT", shell_complete=_unit_names, help="Lines of this systemd unit."),
-    click.option("--user-unit", multiple=True, metavar="UNIT", help="Lines of this user unit."),
-    click.option("--identifier", multiple=True, metavar="NAME", help="Lines with this SYSLOG_IDENTIFIER."),
-    click.option("--container", multiple=True, metavar="NAME", help="Lines of this container (journald log driver)."),
-    click.option("-S", "--since", metavar="TIME", help="From here on: 1h (ago), yesterday, '2026-05-05 12:00', @1767225600."),
-    click.option("-U", "--until", metavar="TIME", help="Up to here, not included."),
-    click.option("-b", "--boot", metavar="ID|N", help="One boot only: an id, 0 for the newest, -1 for the one before."),
-    click.option("-D", "--directory", metavar="DIR", help="The journal in this directory."),
-    click.option("--file", multiple=True, metavar="GLOB", help="These journal files."),
-    click.option("--namespace", metavar="NAME", help="The journal of this namespace."),
-    click.option("--dialect", multiple=True, metavar="NAME", help="Who wrote the lines; all that are known if not given."),
-    click.option("--dialect-file", multiple=True, metavar="TOML", help="A line format of your own."),
-    click.option("--tz", metavar="ZONE", shell_complete=_zone_names, help="Zone of --since, --until and of times that do not say theirs."),
-    click.option(
-        "--on-error",
-        type=click.Choice(["warn", "raise", "skip"]),
-        default="warn",
-        show_default=True,
-        help="What a broken line does: counted with a warning, an error, or only counted.",
-    ),
-    click.option("--bonus/--no-bonus", default=None, help="Commit lengths contain the bonus token; inferred if not given."),
-    click.option("--root/--no-root", default=None, help="Node counts contain the root; inferred if not given."),
+_COMPLETE = {"unit": _unit_names, "tz": _zone_names}
+
+
+def _option(name: str, hint: Any, keyword: Keyword) -> Callable[[F], F]:
+    """Make an option of the command line of a keyword."""
+    choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+    return click.option(
+        *keyword.flags,
+        name,
+        multiple=keyword.several,
+        metavar=keyword.metavar,
+        default=keyword.default,
+        show_default=keyword.default is not None,
+        type=click.Choice(choices) if choices else None,
+        shell_complete=_COMPLETE.get(name),
+        help=keyword.help,
+    )
+
+
+_OPTIONS = {name: _option(name, hint, keyword) for name, (hint, keyword) in keywords_of(ReadKeywords).items() if keyword.flags}
+_REQUESTS = (
     click.option(
         "--requests", multiple=True, metavar="PATH", help="Request timestamps: SGLang's request file, or a client's CSV, JSONL or Parquet."
     ),

@@ -28,7 +28,6 @@ Examples:
 def report(source: Input, output: str, before: str | None, after: str | None, bench: str | None, title: str | None, force: bool) -> None:
     """Write one HTML page that needs no network: verdict, evidence, pictures, and what was left out."""
     from ddtree_metrics.diagnosis import diagnose
-    from ddtree_metrics.opening import zone_of
     from ddtree_metrics.report import render_report
     from ddtree_metrics.tables.atomic import refuse_existing, write_whole
 
@@ -40,7 +39,7 @@ def report(source: Input, output: str, before: str | None, after: str | None, be
 
         sweep = load_sweep(bench)
     log = source.log()
-    page = render_report(log, diagnose(log, before, after, tz=zone_of(source.tz)), bench=sweep, title=title)
+    page = render_report(log, diagnose(log, before, after, tz=source.zone), bench=sweep, title=title)
     if output == "-":
         click.echo(page)
     else:

@@ -14,6 +14,7 @@ from typing import Annotated, BinaryIO, Protocol
 import pyarrow as pa
 
 from ddtree_metrics.counters import Count
+from ddtree_metrics.times import ALWAYS, Window
 
 BATCH_LINES = 32_768
 
@@ -67,14 +68,6 @@ class SourceStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A half-open stretch of time, ``since <= t < until``, in microseconds since 1970; ``None`` is open."""
-
-    since_us: int | None = None
-    until_us: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """Which lines of a journal are wanted; nothing set means all.
 
@@ -120,7 +113,7 @@ def open_source(
     path: PathLike | BinaryIO,
     *,
     selection: Selection = Selection(),
-    window: Window = Window(),
+    window: Window = ALWAYS,
     tz: tzinfo | None = None,
     follow_rotation: bool = False,
     name: str | None = None,
@@ -163,7 +156,7 @@ def open_sources(
     paths: Iterable[PathLike | BinaryIO],
     *,
     selection: Selection = Selection(),
-    window: Window = Window(),
+    window: Window = ALWAYS,
     tz: tzinfo | None = None,
     follow_rotation: bool = False,
 ) -> Source:
@@ -185,7 +178,7 @@ def open_sources(
 def open_journal(
     place: JournalPlace = JournalPlace(),
     selection: Selection = Selection(),
-    window: Window = Window(),
+    window: Window = ALWAYS,
     *,
     backend: str | None = None,
 ) -> Source:

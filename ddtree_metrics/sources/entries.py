@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ddtree_metrics.sources import AFTER_LEFT_OUT, BATCH_LINES, LINE_SCHEMA, SourceStats, Window
+from ddtree_metrics.sources import AFTER_LEFT_OUT, BATCH_LINES, LINE_SCHEMA, SourceStats
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import clean_messages
+from ddtree_metrics.times import Window
 
 if TYPE_CHECKING:
     from ddtree_metrics.sources.wanted import Wanted
@@ -37,8 +38,7 @@ class EntryRows:
         self.stats = stats
         self.wanted: Wanted | None = None
         """Whose notices of suppressed lines are taken, where the entries come with those of all units."""
-        self.low = -(2**63) if window.since_us is None else window.since_us
-        self.high = 2**63 if window.until_us is None else window.until_us
+        self.window = window
         self.contexts: list[f.Context] = []
         self._known: dict[f.Context, int] = {}
         self.pending: dict[Any, list[Any]] = {}
@@ -62,7 +62,7 @@ class EntryRows:
 
     def within(self, time: int | None) -> bool:
         """Say whether a time lies in the window."""
-        return time is None or self.low <= time < self.high
+        return time is None or bool(self.window.contains(time))
 
     def add(self, time: int | None, mono: int | None, place: str, writer: int, message: bytes) -> None:
         """Take a whole line."""

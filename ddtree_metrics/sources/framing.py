@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ddtree_metrics.sources import Selection, SourceStats, Window, jsonlines, pieces, stamp_columns
+from ddtree_metrics.sources import Selection, SourceStats, jsonlines, pieces, stamp_columns
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources.clean import replaced
@@ -24,6 +24,7 @@ from ddtree_metrics.sources.clocks import Clocks
 from ddtree_metrics.sources.extracting import Index, extract, first_bytes, only
 from ddtree_metrics.sources.text_block import FRAME, JOURNAL, LEFT_OUT, LOCAL, NO_YEAR, Names, Rows
 from ddtree_metrics.sources.wanted import Roll, Wanted
+from ddtree_metrics.times import Window
 
 DEPTH = 6
 """Frames around one message, at most."""
@@ -215,8 +216,7 @@ class Framer:
                     stats.message_missing += not line.null
 
     def _in_window(self, time: int | None) -> bool:
-        low, high = self.window.since_us, self.window.until_us
-        return time is None or ((low is None or time >= low) and (high is None or time < high))
+        return time is None or bool(self.window.contains(time))
 
     def _expand(self, rows: Rows) -> None:
         """Give each of several JSON objects on one line a row of its own."""
@@ -430,10 +430,7 @@ class Framer:
             keep &= self._selected(rows)
         known = (rows.kind == JOURNAL) | (rows.kind == FRAME)
         selected = keep.copy()
-        if self.window.since_us is not None:
-            keep &= ~known | (rows.time >= self.window.since_us)
-        if self.window.until_us is not None:
-            keep &= ~known | (rows.time < self.window.until_us)
+        keep &= ~known | self.window.contains(rows.time)
         self._mark_left_out(rows, keep, selected & ~keep)
         if not keep.all():
             rows.select(keep)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from ddtree_metrics.errors import DDTreeWarning, SourceDamaged, SourceDenied, SourceError, SourceNotFound, SourceUnsupported
-from ddtree_metrics.sources import BATCH_LINES, JournalPlace, Selection, SourceStats, Window, journal_files
+from ddtree_metrics.sources import BATCH_LINES, JournalPlace, Selection, SourceStats, journal_files
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import shown
 from ddtree_metrics.sources.entries import EntryRows
@@ -25,6 +25,7 @@ from ddtree_metrics.sources.matching import Group, Matcher
 from ddtree_metrics.sources.survey import survey
 from ddtree_metrics.sources.twins import Twins
 from ddtree_metrics.sources.wanted import Wanted
+from ddtree_metrics.times import Window
 
 APT_SYSTEMD = "apt-get install -y --no-install-recommends gcc libc6-dev pkg-config libsystemd-dev python3-dev"
 FASTER = f"systemd-python reads a journal several times faster than journalctl does: {APT_SYSTEMD}; pip install 'ddtree-metrics[journal]'"
@@ -165,7 +166,7 @@ def _read(reader: Any, rows: EntryRows, short: int) -> Iterator[pa.RecordBatch]:
     cursor, whole = reader._get_cursor, reader._get_all
     known: dict[Any, int] = {}
     generation = rows.generation
-    low, high, stats = rows.low, rows.high, rows.stats
+    (low, high), stats = rows.window.bounds, rows.stats  # a call of contains would cost every entry a twentieth
     unread = 0
     items = rows.items
     append = items.append

@@ -50,7 +50,7 @@ WANTED = (
 TIME_MAX = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 10000: larger times are broken ones."""
 
-_UNIT_ENDS = (
+UNIT_SUFFIXES = (
     ".service",
     ".scope",
     ".slice",
@@ -63,6 +63,7 @@ _UNIT_ENDS = (
     ".device",
     ".swap",
 )
+"""The kinds of units; a name with another suffix is no unit's."""
 
 
 class Context(NamedTuple):
@@ -102,12 +103,12 @@ def number(value: bytes | str | None, below: int = 2**31) -> int | None:
 
 def unit_name(name: str) -> str:
     """Complete a unit's name as systemctl does: without a suffix it is a service."""
-    return name if name.endswith(_UNIT_ENDS) or any(c in name for c in "*?[") else f"{name}.service"
+    return name if name.endswith(UNIT_SUFFIXES) or any(c in name for c in "*?[") else f"{name}.service"
 
 
 def looks_like_unit(name: str) -> bool:
     """Say whether a word ends as the name of a unit does."""
-    return name.endswith(_UNIT_ENDS)
+    return name.endswith(UNIT_SUFFIXES)
 
 
 # Old releases name the control group instead of the unit: /system.slice/sglang.service

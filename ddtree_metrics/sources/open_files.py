@@ -17,12 +17,13 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from ddtree_metrics.errors import SourceDenied, SourceError, SourceNotFound, UsageError
-from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, SourceStats, Window
+from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, SourceStats
 from ddtree_metrics.sources.clean import shown
 from ddtree_metrics.sources.journal_files import GROUPS, is_kind, journal_files
 from ddtree_metrics.sources.text_lines import JOURNAL_MAGIC, TextSource, has_boot_clock, written_us
 from ddtree_metrics.sources.twice import Twice
 from ddtree_metrics.sources.wanted import Roll
+from ddtree_metrics.times import Window
 
 _PACKED = r"(?:\.(?:gz|zst|xz|bz2))?"
 # run.log.1, run.log.2.gz; run.log-20260101, run.log.2026-01-01.zst, 0.log.20260129-005248.gz

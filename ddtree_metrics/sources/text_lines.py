@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics.errors import SourceDamaged, SourceError, SourceNotFound, SourceUnsupported
-from ddtree_metrics.sources import JournalPlace, Selection, SourceStats, Window
+from ddtree_metrics.sources import JournalPlace, Selection, SourceStats
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources.byte_streams import CHUNK, Bytes, Decoded, Unpacked, compression, encoding
@@ -28,6 +28,7 @@ from ddtree_metrics.sources.jsonlines import Torn
 from ddtree_metrics.sources.matching import options
 from ddtree_metrics.sources.text_block import Rows, framed_batches, plain_batches
 from ddtree_metrics.sources.wanted import Roll, Wanted
+from ddtree_metrics.times import Window
 
 LINE_MAX = CHUNK
 """Longer lines are cut here (the rest is left out and counted), so that a file without newlines cannot fill the memory."""
