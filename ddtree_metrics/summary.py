@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddtree_metrics import metrics
+from ddtree_metrics.layout import Line as TextLine
+from ddtree_metrics.layout import table
 from ddtree_metrics.steps import frames as columns
 from ddtree_metrics.steps.basis import Basis, Kind, basis_of, empty_like
 from ddtree_metrics.steps.basis_rows import PLAIN, PLAIN_IN_PART
+from ddtree_metrics.steps.left_out import left_out
+from ddtree_metrics.steps.starts import names_of
 
 SUMMARY_VERSION = 2
 """1: the first form. 2: step_time_seen_ms; server starts that no line tells of, and of several services."""
@@ -40,6 +44,8 @@ class Line:
     ----------
     name : str
         ``all``, ``run 2`` or ``1024-2047``.
+    called : str
+        A server start in words: ``15:19:17, draft model changed``; ``""`` for other lines.
     steps, timed_steps, request_steps, requests : int
         What the numbers rest on: steps, those whose time is known, request-steps (a step of a batch of four counts four times), requests.
     step_time_mean_ms, step_time_p50_ms, step_time_p95_ms : float or None
@@ -54,6 +60,7 @@ class Line:
     """
 
     name: str
+    called: str = ""
     steps: int = 0
     timed_steps: int = 0
     request_steps: int = 0
@@ -214,7 +221,11 @@ def _runs(basis: Basis, notes: list[str]) -> list[Line]:
     told = [run for run in basis.runs if not run.hidden]
     if not told and len(basis.runs) < 2:
         return []
-    made = [(run, _line(run.label if run.number else "before run 1", basis, basis.run == run.number)) for run in basis.runs]
+    called = {name.label: name.words for name in names_of(basis.runs, basis.services)}
+    made = [
+        (run, replace(_line(run.label if run.number else "before run 1", basis, basis.run == run.number), called=called.get(run.label, "")))
+        for run in basis.runs
+    ]
     lines = [line for _, line in made if line.steps]
     empty = sum(not line.steps for run, line in made if run.number)
     if empty:
@@ -265,20 +276,23 @@ def _iso(us: int | None) -> str | None:
 
 # -- the table -----------------------------------------------------------------------------------------------------------------
 
-_HEAD = ("", "requests", "n", "tok/step", "ms", "tok/s", "p50 ms", "p95 ms", "(macro)")
-_WIDTHS = (8, 9, 8, 7, 7, 7, 7, 7)
-_FIRST_TO_GO = (1, 8)  # in a narrow terminal
+_HEAD = ("requests", "n", "tok/step", "ms", "tok/s", "p50 ms", "p95 ms", "(macro)")
+_FIRST_TO_GO = (1, 8, 6, 7)  # in a narrow terminal
+_LEGEND = (
+    "n: timed steps; tok/step: tokens per step and request, pooled, (macro): mean over requests; ms: mean step time that requests saw; "
+    "tok/s: of one request, 1000 × tok/step / ms"
+)
 
 
 def format_summary(summary: Summary, width: int = 80) -> str:
-    """Write a summary as a table for a terminal.
+    """Write a summary as tables for a terminal.
 
     Parameters
     ----------
     summary : Summary
         What ``summarise`` gave.
     width : int
-        Columns; at least 60; below about 72 the number of requests and the macro mean are left out. ``n`` is the number of steps whose
+        Columns; at least 60; in a narrow one the number of requests and the macro mean are left out. ``n`` is the number of steps whose
         time is known.
 
     Returns
@@ -286,33 +300,31 @@ def format_summary(summary: Summary, width: int = 80) -> str:
     str
         Lines of at most ``width`` characters, without a newline at the end.
     """
+    return "\n".join(line.text for line in summary_lines(summary, width))
+
+
+def summary_lines(summary: Summary, width: int = 80) -> list[TextLine]:
+    """Return the lines of ``format_summary`` with their kinds, for whoever colours them."""
     from ddtree_metrics.times import format_span
 
-    width = max(width, 60)
+    width = min(max(width, 60), 120)
     counts = ", ".join(f"{n:,} {name}" for name, n in summary.rows.items() if n) or "no rows"
-    out = _wrap(f"{counts} ({summary.basis})" if summary.total.steps else counts, width)
+    out = _wrap(f"{counts} ({summary.basis})" if summary.total.steps else counts, width, "title")
     if summary.first and summary.last and summary.span_s is not None:
-        out += _wrap(f"{summary.first[:19]}Z to {summary.last[:19]}Z ({format_span(int(summary.span_s * 1e6))})", width)
+        out += _wrap(f"{summary.first[:19]}Z to {summary.last[:19]}Z ({format_span(int(summary.span_s * 1e6))})", width, "title")
     if summary.total.steps:
-        lines = (summary.total, *summary.runs, *summary.by_context)
-        name = max(len(line.name) for line in lines)
-        shown = [i for i in range(1, len(_HEAD)) if name + sum(_WIDTHS) + len(_WIDTHS) <= width or i not in _FIRST_TO_GO]
-        name = min(name, width - sum(_WIDTHS[i - 1] + 1 for i in shown))
-        out += ["", _row(_HEAD, name, shown), _row(_cells(summary.total), name, shown)]
-        if summary.runs:
-            out += ["", "by server start", *(_row(_cells(line), name, shown) for line in summary.runs)]
-        if summary.by_context:
-            out += ["", "by context length (tokens)", *(_row(_cells(line), name, shown) for line in summary.by_context)]
-        legend = (
-            "n: timed steps; tok/step: tokens per step and request, pooled, (macro): mean over requests; ms: mean step time that requests "
-            "saw; tok/s: of one request, 1000 * tok/step / ms"
-        )
-        out += ["", *_wrap(legend, width)]
+        sections = [("", [_cells(summary.total)])]
+        sections += [("server start", [_cells(line) for line in summary.runs])] if summary.runs else []
+        sections += [("context, tokens", [_cells(line) for line in summary.by_context])] if summary.by_context else []
+        out += [TextLine(), *table(sections, _HEAD, width, first_to_go=_FIRST_TO_GO), TextLine()]
+        for line in summary.runs:
+            out += _wrap(f"{line.name}: {line.called}", width) if line.called else []
+        out += _wrap(_LEGEND, width, "note")
     for note in summary.notes:
-        out += _wrap(note, width)
+        out += _wrap(note, width, "warning")
     if summary.excluded:
-        out += _wrap("left out: " + ", ".join(f"{n:,} {reason}" for reason, n in summary.excluded.items()), width)
-    return "\n".join(out)
+        out += _wrap("Left out: " + ", ".join(left_out(reason, n) for reason, n in summary.excluded.items()), width, "note")
+    return out
 
 
 def _cells(line: Line) -> tuple[str, ...]:
@@ -329,10 +341,6 @@ def _cells(line: Line) -> tuple[str, ...]:
     )
 
 
-def _row(cells: tuple[str, ...], name: int, shown: list[int]) -> str:
-    return f"{cells[0][:name]:<{name}}" + "".join(f" {cells[i]:>{_WIDTHS[i - 1]}}" for i in shown)
-
-
 def _number(x: float | None, digits: int | None = None) -> str:
     if x is None or not math.isfinite(x):
         return "-"
@@ -341,5 +349,5 @@ def _number(x: float | None, digits: int | None = None) -> str:
     return f"{x:.3g}" if abs(x) >= 1e6 else f"{x:.0f}" if abs(x) >= 1000 else f"{x:.1f}"
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+def _wrap(text: str, width: int, kind: str = "") -> list[TextLine]:
+    return [TextLine(part, kind) for part in textwrap.wrap(text, width, break_on_hyphens=False) or [""]]

@@ -174,6 +174,24 @@ def test_the_table_fits_its_width(width):
     assert len(head) == len(row)
 
 
+def test_server_starts_are_named_by_time_and_by_what_they_changed():
+    # the README of capture A: run 2 has another draft model and --reasoning-parser
+    made = capture()
+    assert [line.called for line in made.runs] == ["15:17:18", "15:19:17, draft model and reasoning parser changed"]
+    assert "run 2: 15:19:17, draft model and reasoning parser changed" in format_summary(made)
+
+
+def test_each_table_of_a_summary_has_heads_over_its_columns():
+    lines = format_summary(capture(), 100).splitlines()
+    for name in ("server start", "context, tokens"):
+        head = next(i for i, line in enumerate(lines) if line.startswith(name))
+        assert lines[head].split()[-7:] == lines[3].split()[-7:]
+        for column in ("tok/step", "tok/s", "(macro)"):
+            # numbers end where their head ends
+            end = lines[head].index(column) + len(column)
+            assert lines[head + 1][end - 1].isdigit()
+
+
 def test_lost_lines_are_told():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DDTreeWarning)

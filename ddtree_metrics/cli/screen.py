@@ -10,9 +10,10 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
-from typing import Protocol
 
 import click
+
+from ddtree_metrics.layout import Line
 
 _ASCII = str.maketrans({"×": "x", "÷": "/", "→": "->", "≤": "<=", "≥": ">=", "·": "-", "⚠": "!", "…": "...", "–": "-"})
 
@@ -41,24 +42,12 @@ _STATUS = {
 }
 
 
-class Kinds(Protocol):
-    """A line with what kind it is."""
-
-    @property
-    def text(self) -> str:
-        """What stands in it."""
-
-    @property
-    def kind(self) -> str:
-        """What it is."""
-
-
 def width() -> int:
     """Return the columns of the terminal; 80 where there is none."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def say_lines(lines: Iterable[Kinds]) -> None:
+def say_lines(lines: Iterable[Line]) -> None:
     """Write lines to stdout, coloured on a terminal."""
     if not _colours():
         for line in lines:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import click
 
+from ddtree_metrics.cli import screen
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
 
 EXAMPLES = """
@@ -23,13 +23,13 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def summary(source: Input, as_json: bool) -> None:
     """Print rows, time span, step time, tokens per step and speed: for each server start and by context."""
-    from ddtree_metrics.summary import format_summary, summarise
+    from ddtree_metrics.summary import summarise, summary_lines
 
     log = source.log()
     made = summarise(log)
     if as_json:
         click.echo(json.dumps(made.to_dict(), indent=2, ensure_ascii=False))
     else:
-        click.echo(format_summary(made, width=min(shutil.get_terminal_size((80, 24)).columns, 80)))
+        screen.say_lines(summary_lines(made, screen.width()))
     say_notes(log.coverage)
     fail_if_damaged(log.coverage)

@@ -14,11 +14,11 @@ import numpy as np
 
 from ddtree_metrics.diagnosis import phrases
 from ddtree_metrics.diagnosis.causes import label
-from ddtree_metrics.diagnosis.flags import NOT_SET
 from ddtree_metrics.diagnosis.numerals import cut, number, plural, signed, times, tokens
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, FlagChange, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
 from ddtree_metrics.metrics.shares import NAMES, Parts
+from ddtree_metrics.steps.starts import NOT_SET, words_of
 from ddtree_metrics.times import short_span
 
 MIX_COUNTS = math.log(1.05)
@@ -490,12 +490,6 @@ def _next(d: Diagnosis, main: Comparison | None) -> str:
     return d.next[0] if d.next else ""
 
 
-def words_of(flag: str) -> str:
-    """Write a flag in words: ``speculative_draft_model_path`` is the draft model."""
-    name = flag.strip("-").replace("-", "_")
-    return name.removeprefix("speculative_").removesuffix("_path").replace("_", " ")
-
-
 def _contexts(c: Comparison) -> list[int]:
     """Choose four contexts between the ends of two groups, in steps of 128 tokens."""
     ends = [float(x.replace(",", "")) for x in re.findall(r"[\d,]*\d", " ".join(heads(c)))]
@@ -513,4 +507,4 @@ def _checks(d: Diagnosis) -> str:
     )
 
 
-__all__: Sequence[str] = ("Answer", "Load", "Part", "answer", "heads", "slow_range", "speeds", "words_of")
+__all__: Sequence[str] = ("Answer", "Load", "Part", "answer", "heads", "slow_range", "speeds")

@@ -10,9 +10,7 @@ from ddtree_metrics.diagnosis.compare import WIDE, Contrast
 from ddtree_metrics.diagnosis.doubt import Estimate
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED
 from ddtree_metrics.diagnosis.study import Study
-from ddtree_metrics.steps.starts import Start
-
-NOT_SET = "(not set)"
+from ddtree_metrics.steps.starts import Start, changed_args
 
 _FINISHED_TEXT = re.compile(
     r"^(reasoning_parser|tool_call_parser|tool_server|chat_template|completion_template|served_model_name|api_key|admin_api_key|file_storage_path|"
@@ -92,33 +90,6 @@ class Changed:
     cut: bool = False
 
 
-def changed(before: Start, after: Start) -> list[tuple[str, str, str]]:
-    """Return the flags whose values differ between two server starts: flag, value before, value after.
-
-    A flag that stands in one start line and not in another that was cut may have been set beyond the cut: it is not listed.
-    """
-    if before.args is None or after.args is None:
-        return []
-
-    def value(args: dict[str, str], key: str) -> str:
-        found = args.get(key, NOT_SET)
-        return NOT_SET if found.strip().lower() in ("none", "") else found
-
-    made = []
-    for key in sorted(set(before.args) | set(after.args)):
-        if any(key not in (run.args or {}) and args_cut(run) for run in (before, after)):
-            continue
-        one, other = value(before.args, key), value(after.args, key)
-        if one != other:
-            made.append((key, one, other))
-    return made
-
-
-def args_cut(run: Start) -> bool:
-    """Whether the start line of a run was cut, so that what stands beyond the cut is not known."""
-    return run.args_cut
-
-
 def moved(found: Estimate, asked: Study, strict: float) -> bool | None:
     """Whether a number moved in either direction: True by the strict interval, False where none that counts is possible, else None."""
     if not found.sure:
@@ -136,8 +107,8 @@ def judged(before: Start, after: Start, seen: Contrast, asked: Study, strict: fl
     A flag that acts on finished text, or on what is logged, is ruled out by what it is. Flags that changed in one restart and can reach
     the same number cannot be told apart by the data.
     """
-    listed = changed(before, after)
-    cut = args_cut(before) or args_cut(after)
+    listed = changed_args(before, after)
+    cut = before.args_cut or after.args_cut
     numbers = (("step time", moved(seen.step_equal, asked, strict)), ("tokens per step", moved(seen.tokens_equal, asked, strict)))
     made = []
     for flag, b, a in listed:

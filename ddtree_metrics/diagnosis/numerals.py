@@ -7,6 +7,7 @@ import re
 
 from ddtree_metrics.diagnosis.result import Interval
 from ddtree_metrics.metrics.confidence import useless
+from ddtree_metrics.steps.frames import plural as plural
 
 DUST = 5e-6
 """A smaller number is rounding of floating-point arithmetic, or too small to mean anything: it is written as 0."""
@@ -88,8 +89,3 @@ def cut_words(text: str, most: int = LONGEST) -> str:
 def tokens(x: float) -> str:
     """Write a number of tokens, ``4,100``."""
     return f"{x:,.0f}" if math.isfinite(x) else "(not known)"
-
-
-def plural(n: int, word: str) -> str:
-    """Write a count with its word, ``1 request``, ``2 requests``."""
-    return f"{n:,} {word}{'' if n == 1 else 's'}"

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Cause, label
-from ddtree_metrics.diagnosis.flags import NOT_SET, Changed
+from ddtree_metrics.diagnosis.flags import Changed
 from ddtree_metrics.diagnosis.hypotheses import Named
 from ddtree_metrics.diagnosis.numerals import factor, number, plural, tokens
 from ddtree_metrics.diagnosis.observed import Seen
 from ddtree_metrics.diagnosis.reasons import Reason, Why
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Interval
 from ddtree_metrics.diagnosis.study import Effect
+from ddtree_metrics.steps.starts import NOT_SET
 from ddtree_metrics.times import format_us
 
 

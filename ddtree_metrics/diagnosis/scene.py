@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.diagnosis.flags import changed
 from ddtree_metrics.diagnosis.observed import missing_lines, retractions
 from ddtree_metrics.metrics import by_request
 from ddtree_metrics.steps.basis import Basis, empty_like, floats
 from ddtree_metrics.steps.frames import text
+from ddtree_metrics.steps.starts import StartName, names_of
 from ddtree_metrics.times import format_us
 
 SLOWEST = 3
@@ -29,15 +29,6 @@ class SlowRequest:
     request_id: str
     tok_per_s: float
     prompt_len: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class StartName:
-    """What a server start is called: ``label`` as in comparisons (``run 2``), when it was, and the flags that it changed."""
-
-    label: str
-    time: str | None
-    changed: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +93,7 @@ def scene_of(panel: Basis, log: Any) -> Scene:
         services=_services(panel, log),
         first=format_us(int(at.min())) if len(at) else None,
         last=format_us(int(at.max())) if len(at) else None,
-        starts=_starts(panel),
+        starts=names_of(panel.runs, panel.services),
         missing=missing_lines(log),
         pool=float(np.nanmax(usage)) if np.isfinite(usage).any() else None,
         retractions=retractions(log),
@@ -117,17 +108,6 @@ def _services(panel: Basis, log: Any) -> tuple[str, ...]:
     units = getattr(getattr(log, "coverage", None), "units", None) or {}
     source = getattr(getattr(log, "coverage", None), "source", "")
     return tuple(dict.fromkeys(names)) or tuple(units)[:1] or ((source,) if source else ())
-
-
-def _starts(panel: Basis) -> tuple[StartName, ...]:
-    made = []
-    for run in panel.runs:
-        if run.number < 1:
-            continue
-        earlier = [r for r in panel.runs if r.service == run.service and 0 < r.number < run.number]
-        flags = tuple(name for name, _, _ in changed(earlier[-1], run)) if earlier else ()
-        made.append(StartName(run.label, None if run.start_us is None else format_us(run.start_us), flags))
-    return tuple(made)
 
 
 def _clock(panel: Basis, log: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ddtree_metrics.diagnosis.answer import Answer, Part, answer, heads
 from ddtree_metrics.diagnosis.causes import label
@@ -12,7 +11,9 @@ from ddtree_metrics.diagnosis.numerals import cut, cut_words, factor, number, pe
 from ddtree_metrics.diagnosis.phrases import factors, flag_name, joined
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
+from ddtree_metrics.layout import Line
 from ddtree_metrics.metrics.shares import counteracting
+from ddtree_metrics.steps.left_out import left_out
 
 SCREEN = 16
 """The answer has at most so many lines."""
@@ -28,14 +29,6 @@ LONGEST_WORD = 14
 
 REASON_LINES = 5
 """Why nothing can be told takes at most so many lines of the screen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line, and what kind it is: ``title``, ``warning``, ``headline``, ``head`` (of columns), ``part``, ``finding``, ``note``."""
-
-    text: str = ""
-    kind: str = ""
 
 
 def format_diagnosis(d: Diagnosis, width: int = 80, *, full: bool = False, shell: bool = False) -> str:
@@ -259,32 +252,6 @@ def _evidence(d: Diagnosis, width: int) -> list[Line]:
     if d.excluded:
         out += _lines("Left out: " + ", ".join(left_out(reason, count) for reason, count in d.excluded.items()), width, kind="note")
     return out
-
-
-_WHY = {
-    "prefill_between": "a prefill ran in between",
-    "suppressed": "lines were lost in between",
-    "retraction": "a retraction in between",
-    "coarse_clock": "the clock is too coarse",
-    "burst": "lines were written together",
-    "clock_step": "the clock was set",
-    "gap": "an idle time or a hole in between",
-    "restart": "the server was restarted",
-    "boot": "the machine was booted",
-    "first": "the first of its stream",
-    "outside_window": "cut by the window",
-    "after_idle": "idle time before it",
-    "window_mismatch": "the window has another number of steps",
-}
-"""Why a step was not timed, in words."""
-
-
-def left_out(reason: str, count: int) -> str:
-    """Say how many rows were left out and why: ``19 steps were not timed (a prefill ran in between)``."""
-    head, _, why = reason.partition("no step time: ")
-    if head or not why:
-        return f"{count:,} {reason}"
-    return f"{plural(count, 'step')} {'was' if count == 1 else 'were'} not timed ({_WHY.get(why, why.replace('_', ' '))})"
 
 
 def _comparison(d: Diagnosis, c: Comparison, width: int) -> Iterator[Line]:

@@ -7,6 +7,7 @@ that is turned on or off, for a server speculates always or never.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.decode_windows import speculation_changes
 from ddtree_metrics.steps.frames import Bools, Floats, Ints, plural
 from ddtree_metrics.steps.stream_ids import file_of
+from ddtree_metrics.times import format_us
 
 SERVER_COLUMNS = (
     "algorithm",
@@ -35,6 +37,9 @@ SERVER_COLUMNS = (
     "decode_log_interval",
 )
 """What stands for the arguments of a start whose map is not known."""
+
+
+NOT_SET = "(not set)"
 
 
 @dataclass(slots=True)
@@ -69,6 +74,78 @@ class Start:
     service: int = 0
     hidden: bool = False
     args_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartName:
+    """What a server start is called.
+
+    Attributes
+    ----------
+    label : str
+        As in comparisons and groups: ``run 2``.
+    time : str or None
+        When it was, in UTC.
+    service : str
+        Which service was started; ``""`` where there is only one.
+    changed : tuple of str
+        The arguments that it changed against the start before it.
+    """
+
+    label: str
+    time: str | None
+    service: str
+    changed: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The start in words: ``15:19:17, draft model and reasoning parser changed``."""
+        said = [self.time[11:19] if self.time else self.label, self.service]
+        if self.changed:
+            few = [words_of(name) for name in self.changed[:2]]
+            more = f" and {plural(len(self.changed) - 2, 'other argument')}" if len(self.changed) > 2 else ""
+            said.append(f"{(', ' if more else ' and ').join(few)}{more} changed")
+        return ", ".join(filter(None, said))
+
+
+def names_of(runs: Sequence[Start], services: Sequence[str]) -> tuple[StartName, ...]:
+    """Name server starts by their time, their service where there are several, and what they changed."""
+    made = []
+    for run in (r for r in runs if r.number > 0):
+        earlier = [r for r in runs if r.service == run.service and 0 < r.number < run.number]
+        names = [name for name, _, _ in changed_args(earlier[-1], run)] if earlier else []
+        names.sort(key=lambda name: not name.startswith("speculative"))  # what is about drafts first
+        service = service_name(services[run.service]) if len(services) > 1 and 0 <= run.service < len(services) else ""
+        made.append(StartName(run.label, None if run.start_us is None else format_us(run.start_us), service, tuple(names)))
+    return tuple(made)
+
+
+def changed_args(before: Start, after: Start) -> list[tuple[str, str, str]]:
+    """Return the arguments whose values differ between two server starts: name, value before, value after.
+
+    One that stands in one start line and not in another that was cut may have been set beyond the cut: it is not listed.
+    """
+    if before.args is None or after.args is None:
+        return []
+
+    def value(args: dict[str, str], key: str) -> str:
+        found = args.get(key, NOT_SET)
+        return NOT_SET if found.strip().lower() in ("none", "") else found
+
+    made = []
+    for key in sorted(set(before.args) | set(after.args)):
+        if any(key not in (run.args or {}) and run.args_cut for run in (before, after)):
+            continue
+        one, other = value(before.args, key), value(after.args, key)
+        if one != other:
+            made.append((key, one, other))
+    return made
+
+
+def words_of(argument: str) -> str:
+    """Write an argument in words: ``speculative_draft_model_path`` is the draft model."""
+    name = argument.strip("-").replace("-", "_")
+    return name.removeprefix("speculative_").removesuffix("_path").replace("_", " ")
 
 
 @dataclass(slots=True)
