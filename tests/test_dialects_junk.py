@@ -100,5 +100,5 @@ def test_junk_is_taken_off_in_the_middle_of_a_batch_that_is_a_slice() -> None:
 def test_the_text_of_other_lines_keeps_what_stands_in_the_middle() -> None:
     speaks = re.compile("DDTREE metrics")
     assert clean("caf\ufffd au lait\ufffd", speaks) == "caf\ufffd au lait"
-    (row,) = rows("events", "[2026-02-01 10:00:00] Scheduler hit an exception: caf\ufffd x\ufffd")
-    assert row["detail"] == "Scheduler hit an exception: caf\ufffd x"
+    (row,) = rows("events", "[2026-02-01 10:00:00] SIGTERM received. caf\ufffd x\ufffd")
+    assert row["detail"] == "SIGTERM received. caf\ufffd x"

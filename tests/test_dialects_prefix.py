@@ -126,15 +126,19 @@ def test_quotations_questions_and_prose_are_no_lines_and_are_counted(line: str) 
     assert len(examples["sglang"][0][1]) <= 200
 
 
-def test_quoted_lines_keep_five_examples_without_secrets_and_without_requests() -> None:
+def test_quoted_lines_keep_the_places_of_five_and_no_text() -> None:
     counts, examples = quoted(*[f'api_key=sk-abc123456 said "{BODY}"'] * 7)
     assert counts == {"sglang": 7}
     assert [where for where, _ in examples["sglang"]] == [f"f:{n}" for n in range(1, 6)]
-    assert all("sk-abc123456" not in text and "<redacted>" in text for _, text in examples["sglang"])
-    _, examples = quoted(f"Receive: something GenerateReqInput(text='my own words {BODY}')")
-    assert "my own words" not in str(examples)
-    _, examples = quoted('{"prompt": "my own words", "text": "DDTREE metrics: my own words"}')
-    assert "my own words" not in str(examples)
+    assert "sk-abc123456" not in str(examples)
+    for line in (
+        f"Receive: something GenerateReqInput(text='my own words {BODY}')",
+        '{"prompt": "my own words", "text": "DDTREE metrics: my own words"}',
+        f"what are {BODY} my own words",
+        f"my own words: “{BODY}”",
+    ):
+        _, examples = quoted(line)
+        assert [text for _, text in examples["sglang"]] == ["DDTREE metrics (the text around it left out)"]
 
 
 def test_lines_that_are_read_or_broken_are_not_counted_as_quoted() -> None:

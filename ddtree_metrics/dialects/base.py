@@ -200,6 +200,11 @@ class Line:
         return re.compile(rf"(?<![\w.#-])[\"']?(?:{names})[\"']?(?: ?=|\s*:\s|\s*:(?=[\[(\d]))", re.ASCII)
 
     @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """The words of the markers and the keys, which may be shown of a line that cannot be read."""
+        return frozenset(word.strip(".,:;()[]{}#=") for text in (*self.markers, *self.fields) for word in text.split())
+
+    @functools.cached_property
     def targets(self) -> dict[str, tuple[int, Field]]:
         """Map each key to its rank among the keys of its column and to what it fills."""
         return {k: (n, Field(f) if isinstance(f, str) else f) for n, (k, f) in enumerate(self.fields.items())}

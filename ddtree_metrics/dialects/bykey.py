@@ -17,7 +17,7 @@ import pyarrow as pa
 from ddtree_metrics.dialects.base import MOST_SEQUENCES, Line
 from ddtree_metrics.dialects.pairs import kinds_of
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
-from ddtree_metrics.dialects.secrets import names_secret
+from ddtree_metrics.dialects.secrets import kept_key, names_secret
 from ddtree_metrics.dialects.shapes import Part, raw_values
 
 MANY_PAIRS = 64
@@ -157,7 +157,7 @@ def _sort_keys(line: Line, pairs: _Pairs) -> tuple[dict[str, Ints], list[int]]:
         if target.keep:
             pairs.drop(slice(None), pairs.key != code)
     for code, name in enumerate(pairs.names):
-        if not _KEY.fullmatch(name):
+        if not _KEY.fullmatch(name) or (line.column_of(name) is None and kept_key(name) != name):
             pairs.drop(slice(None), pairs.key != code)
     times = np.bincount(pairs.line * len(numbers) + place[pairs.key], minlength=len(pairs.good) * len(numbers))
     pairs.good &= ~(times.reshape(len(pairs.good), len(numbers)) > 1).any(axis=1)

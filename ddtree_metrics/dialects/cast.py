@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from ddtree_metrics.dialects.base import Broken
+from ddtree_metrics.dialects.secrets import clean_value, kept_id
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -119,7 +120,7 @@ def convert(text: str, kind: str, wide: bool = False) -> Any:
     if text in ("None", "null", "n/a", "NULL"):
         return None
     if kind == "str":
-        return text
+        return clean_value(text)
     if kind == "bool":
         if text in ("True", "true", "1"):
             return True
@@ -130,8 +131,8 @@ def convert(text: str, kind: str, wide: bool = False) -> Any:
         if len(text) < 2 or (text[0], text[-1]) not in (("[", "]"), ("(", ")")):
             if not quoted and re.search("[,;|]", text):
                 raise Broken("bad_value")
-            return [text]
-        return [m[0][1:-1] if m[0][0] in "\"'" else m[0] for m in _TEXTS.finditer(text, 1, len(text) - 1)]
+            return [kept_id(text)]
+        return [kept_id(m[0][1:-1] if m[0][0] in "\"'" else m[0]) for m in _TEXTS.finditer(text, 1, len(text) - 1)]
     if kind == "list<int>":
         parts = _elements(text)
         if parts is None:

@@ -29,7 +29,6 @@ from ddtree_metrics.dialects.bykey import read_by_key
 from ddtree_metrics.dialects.junk import without_junk
 from ddtree_metrics.dialects.locate import Found, Locator
 from ddtree_metrics.dialects.pairs import kinds_of, read_pairs, read_whole
-from ddtree_metrics.dialects.prefix import is_request
 from ddtree_metrics.dialects.scan import Ints, Text, word_of
 from ddtree_metrics.dialects.shapes import Part, Shapes
 from ddtree_metrics.dialects.stamps import NO_HEAD, STAMP, Head, Heads, read_head, read_heads
@@ -185,7 +184,7 @@ class _Batch:
             message = text.text(int(row))
             mention = locator.mention(message)
             if mention is not None and locator.is_quotation(message, *mention):
-                self._quoted(int(row), message, *mention)
+                self._quoted(int(row), mention[0])
             else:
                 self._one(int(row))
         for refused in self._refused:
@@ -378,7 +377,7 @@ class _Batch:
                     return
         mention = locator.mention(message)
         if mention is not None:
-            self._quoted(row, message, *mention)
+            self._quoted(row, mention[0])
         elif (rest := locator.headless(message)) and not (row and self.text.text(row - 1).rstrip().endswith(",")):
             self._broken(self.parser._kinds[rest[0]], row, message, rest[1], "cut")
 
@@ -461,21 +460,17 @@ class _Batch:
         where = self.batch.column(self.batch.schema.get_field_index("where"))[row].as_py()
         return str(where) if where else f"line {self.parser.lines + row + 1}"
 
-    def _quoted(self, row: int, message: str, number: int, at: int) -> None:
+    def _quoted(self, row: int, number: int) -> None:
         """Count a line that gave nothing although it holds a marker."""
         kind = self.parser._kinds[number]
 
-        def example() -> tuple[str, str]:
-            hidden = is_request(message, at)
-            return self._where(row), f"{kind.line.marker} (in the text of a request, left out)" if hidden else example_of(message, at)
-
-        self.parser.quoted.add(kind.dialect.name, example)
+        # Whatever speaks of a line may be a prompt: nothing of it is kept.
+        self.parser.quoted.add(kind.dialect.name, lambda: (self._where(row), f"{kind.line.marker} (the text around it left out)"))
 
     def _broken(self, kind: _Kind, row: int, message: str, begin: int, reason: str) -> None:
         where = self._where(row)
-        if kind.line.record is RequestLine:
-            message = message[: begin + len(kind.line.marker)] + " (text of the request left out)"
-        text = example_of(message, begin)
+        left_out = kind.line.record is RequestLine
+        text = f"{kind.line.marker} (the text of the request left out)" if left_out else example_of(message, begin, kind.line.words)
         if self.parser.on_error == "raise":
             raise BrokenLine(where, text, reason)
         self.parser.broken.add(kind.dialect.name, kind.table, reason, where, text)

@@ -14,9 +14,11 @@ from typing import Any
 from ddtree_metrics.dialects.base import MOST_SEQUENCES, Broken, Field, Line
 from ddtree_metrics.dialects.cast import convert
 from ddtree_metrics.dialects.prefix import NOT_A_LABEL, PROSE
-from ddtree_metrics.dialects.secrets import clean_value, kept
+from ddtree_metrics.dialects.secrets import REDACTED, is_plain, kept, kept_key
 from ddtree_metrics.schema import columns
 
+RESIDUE = 8
+"""How many words without a key are kept of a line."""
 ITERATION = "[N]"
 """The name under which a number in brackets behind the marker is declared as a key."""
 
@@ -225,7 +227,8 @@ def _fill(line: Line, text: str, tokens: Tokens) -> tuple[dict[str, Any], dict[s
         found = targets.get(key)
         if found is None:
             n = times[key] = times.get(key, 0) + 1
-            extra.setdefault(key if n == 1 else f"{key}#{n}", kept(key, text[begin:end]))
+            name = kept_key(key)
+            extra.setdefault(name if n == 1 else f"{name}#{n}", kept(key, text[begin:end]))
             continue
         repeated |= key in seen
         seen.add(key)
@@ -350,7 +353,7 @@ def read_pairs(line: Line, text: str, marked: bool) -> Reading | None:
     if line.means and _is_half_mean(line, text, tokens, values):
         raise Broken("cut")
     if tokens.residue:
-        extra.setdefault("text", clean_value(" ".join(tokens.residue)))
+        extra.setdefault("text", " ".join(word if is_plain(word) else REDACTED for word in tokens.residue[:RESIDUE]))
     if repeated:
         extra["repeated"] = repeated[1]
     return Reading({**line.const, **values}, extra, tokens)

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from ddtree_metrics.dialects.secrets import SHAPED
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -207,6 +210,7 @@ class Text:
         fine &= ~inside | ((left - before == 4) & (self.data[before + 1] == 44) & (self.data[before + 2] == 32))
         fine[head] &= left[head] == begin[row[head]] + 2
         fine[tail] &= right[tail] == end[row[tail]] - 2
+        fine &= ~np.asarray(pc.match_substring_regex(self.strings(left, right), SHAPED))
         good[row[~fine]] = False
         kept = good[row]
         return sizes, np.stack([left[kept], right[kept]], axis=1), good

@@ -208,10 +208,16 @@ EVENTS = (
     _event(
         "exception",
         "Scheduler hit an exception",
-        _ALL,
+        # Which exception, and not what it says: a tokenizer's says the prompt.
+        r"^(?P<detail>\w+ hit an exception(?:: Traceback \(most recent call last\):|: [\w.]{0,80}(?:Error|Exception|Exit|Interrupt))?"
+        r"|terminate called after throwing(?: an instance of '[\w:]{1,80}')?)",
         Sample(
             "026-05-28 00:11:09.816 DP0 TP0 EP0] Scheduler hit an exception: Traceback (most recent call last):",
             {"kind": "exception", "detail": "Scheduler hit an exception: Traceback (most recent call last):", "dp_rank": 0, "ep_rank": 0},
+        ),
+        Sample(
+            "[2026-04-27 02:36:30] TokenizerManager hit an exception: ValueError: cannot tokenize 'my own words'",
+            {"kind": "exception", "detail": "TokenizerManager hit an exception: ValueError"},
         ),
         Sample("why the Scheduler hit an exception"),
         also=("TokenizerManager hit an exception", "DetokenizerManager hit an exception", "terminate called after throwing"),

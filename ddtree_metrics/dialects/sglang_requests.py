@@ -13,7 +13,7 @@ from typing import Any
 
 from ddtree_metrics.dialects.base import Broken
 from ddtree_metrics.dialects.cast import MOST, number
-from ddtree_metrics.dialects.secrets import kept
+from ddtree_metrics.dialects.secrets import kept, kept_id, kept_key
 from ddtree_metrics.dialects.stamps import STAMP
 
 _STRING = r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\""
@@ -100,7 +100,7 @@ def meta_columns(meta: dict[str, Any]) -> dict[str, Any]:
                     made[column] = value
                     break
     if meta.get("id") is not None:
-        made["request_id"] = _text(str(meta["id"]))[:200]
+        made["request_id"] = kept_id(_text(str(meta["id"])))
     reason = meta.get("finish_reason")
     if isinstance(reason, dict):
         made["finish_reason"] = str(reason.get("type"))[:40]
@@ -120,7 +120,7 @@ def meta_columns(meta: dict[str, Any]) -> dict[str, Any]:
         if key in _SECONDS:
             seconds = _float(value)
             made[_SECONDS[key]] = None if seconds is None else seconds * 1000
-        elif key not in _USED and len(key) <= 80 and len(str(value)) <= TEXT and _NUMBER.fullmatch(str(value).strip()):
+        elif key not in _USED and kept_key(key) == key and len(str(value)) <= TEXT and _NUMBER.fullmatch(str(value).strip()):
             extra[key] = str(value)
     if extra:
         made["extra"] = extra
@@ -169,7 +169,7 @@ def _find(text: str, name: str, start: int = 0) -> int:
 def _request_id(text: str) -> str | None:
     at = _find(text, "rid")
     found = re.compile(_STRING).match(text, at) if at >= 0 else None
-    return _text(found[0])[:200] if found else None
+    return kept_id(_text(found[0])) if found else None
 
 
 _RECEIVED = re.compile(r"Receive: obj=\w+\(rid=(?:'([^'\\]{1,200})'|\"([^\"\\]{1,200})\")[,)]", re.A)
@@ -179,7 +179,7 @@ def read_received(body: str) -> dict[str, Any] | None:
     """Read ``Receive: obj=GenerateReqInput(rid='r2', …)``."""
     usual = _RECEIVED.match(body)
     if usual:
-        return {"event": "received", "request_id": usual[1] or usual[2]}
+        return {"event": "received", "request_id": kept_id(usual[1] or usual[2])}
     return {"event": "received", "request_id": _request_id(body)}
 
 
@@ -227,7 +227,7 @@ def read_json(body: str) -> dict[str, Any] | None:
         if isinstance(meta, dict):
             made.update(meta_columns(meta))
     if isinstance(record.get("rid"), str):
-        made["request_id"] = record["rid"][:200]
+        made["request_id"] = kept_id(record["rid"])
     stamp = _stamp(str(record["timestamp"]))
     if stamp is None and record["timestamp"] not in (None, "") and len(str(record["timestamp"])) <= TEXT:
         made["extra"] = {**made.get("extra", {}), "timestamp": kept("timestamp", str(record["timestamp"]))}
@@ -276,11 +276,11 @@ def read_stats(body: str) -> dict[str, Any] | None:
         key, sign, value = part.partition("=")
         key = key.strip()
         if key == "rid":
-            made["request_id"] = _text(value)[:200]
+            made["request_id"] = kept_id(_text(value))
         elif key in _STATS_COLUMNS:
             made[_STATS_COLUMNS[key]] = _count(value)
         elif sign and _WORDS.fullmatch(value):
-            extra[key] = kept(key, value)
+            extra[kept_key(key)] = kept(key, value)
     for key, value, behind in _STAT.findall(found["rest"]):
         measured = _MEASURED.fullmatch(value)
         unit = behind or (measured[2] if measured else "")
@@ -289,9 +289,9 @@ def read_stats(body: str) -> dict[str, Any] | None:
         if measured and key in _DURATIONS and unit == "ms":
             made[_DURATIONS[key]] = float(number(measured[1], "float"))
         elif measured:
-            extra[key] = measured[1] + (f" {unit}" if unit else "")
+            extra[kept_key(key)] = measured[1] + (f" {unit}" if unit else "")
         elif len(value) <= TEXT:
-            extra[key] = kept(key, value)
+            extra[kept_key(key)] = kept(key, value)
     if extra:
         made["extra"] = extra
     return made

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddtree_metrics.dialects.base import Broken
 from ddtree_metrics.dialects.cast import INT32, INT64
-from ddtree_metrics.dialects.secrets import REDACTED, clean_value, is_secret
+from ddtree_metrics.dialects.secrets import REDACTED, clean_value, is_secret, kept_key
 
 _STRING = re.compile(r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\"", re.S)
 _KEY = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)\s*=|(?P<quoted>'[A-Za-z_]\w*'|\"[A-Za-z_]\w*\")\s*:)\s*", re.A)
@@ -119,7 +119,7 @@ def safe_args(items: list[tuple[str, str]]) -> dict[str, str]:
     for key, value in items:
         plain = _printed(value)
         hidden = is_secret(key, plain) and plain not in ("", "None")
-        made[key] = REDACTED if hidden else clean_value(plain)
+        made[kept_key(key)] = REDACTED if hidden else clean_value(plain)
     return made
 
 

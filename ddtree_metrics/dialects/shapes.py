@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ddtree_metrics.dialects.base import MOST_SEQUENCES, Line
 from ddtree_metrics.dialects.pairs import ITERATION, Reading, kinds_of
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
-from ddtree_metrics.dialects.secrets import SHAPED, may_be_secret, names_secret
+from ddtree_metrics.dialects.secrets import PLAIN, SHAPED, kept_key, may_be_secret, names_secret
 
 MAX_SHAPES = 48
 LEARN_AFTER = 4
@@ -138,6 +138,8 @@ def learn(line: Line, text: str, reading: Reading) -> Shape | None:
 
 def _slot(key: str, value: str, column: str | None, kinds: dict[str, tuple[str, bool]]) -> Slot | None:
     if column is None:
+        if kept_key(key) != key:
+            return None
         if names_secret(key):
             # A count (#pending-token: 0), as long as it is one.
             return Slot("digits", None, key) if _INT.fullmatch(value) else None
@@ -283,7 +285,7 @@ def _values(shape: Shape, line: Line, text: Text, rows: Ints, starts: list[Ints]
 
 
 def raw_values(text: Text, key: str, left: Ints, right: Ints) -> Bools:
-    """Say which values of an unknown key can be kept as they stand: whole, plain, and no secret."""
+    """Say which values of an unknown key can be kept as they stand: whole, plain, and neither secret nor text."""
     fine: Bools = ~text.holds(left, right, _RAW_TABLE)
     for back in range(3, 7):
         # Dots at the end, with up to three other signs behind them, say that the line was cut.
@@ -293,7 +295,8 @@ def raw_values(text: Text, key: str, left: Ints, right: Ints) -> Bools:
         fine &= size < 16
     some = np.flatnonzero(fine & (size >= _SECRET_SIZE))
     if len(some):
-        fine[some] = ~np.asarray(pc.match_substring_regex(text.strings(left[some], right[some]), SHAPED))
+        values = text.strings(left[some], right[some])
+        fine[some] = pc.and_not(pc.match_substring_regex(values, PLAIN), pc.match_substring_regex(values, SHAPED))
     return fine
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ddtree_metrics.dialects.secrets import redact
+from ddtree_metrics.dialects.secrets import outline
 
 EXAMPLES = 5
 _LONG = 200
-_FAR = 160
+_FAR = 96
 
 
 @dataclass(slots=True)
@@ -53,6 +53,25 @@ class QuotedLines:
         return sum(self.counts.values())
 
 
-def example_of(message: str, at: int) -> str:
-    """Cut a line to 200 characters that show what stands at a place, without secrets."""
-    return redact(message[: 10 * _LONG] if at < _FAR else f"… {message[at : at + 10 * _LONG]}")[:_LONG]
+def example_of(message: str, at: int, words: frozenset[str]) -> str:
+    """Show of a line what is known or plain from its head on, in 200 characters: no secret, and nothing that may be a prompt.
+
+    Parameters
+    ----------
+    message : str
+        The line.
+    at : int
+        Where the marker, or the first key, begins.
+    words : frozenset of str
+        The words of the line kind.
+    """
+    head = last_bracket(message, at)
+    shown = outline(message[head : at + 10 * _LONG], words)
+    return (shown if head == 0 else f"… {shown}")[:_LONG]
+
+
+def last_bracket(message: str, at: int) -> int:
+    """Say where the bracket begins that ends right before a place; the place itself where there is none."""
+    before = message[max(0, at - _FAR) : at].rstrip()
+    begin = before.rfind("[") if before.endswith("]") else -1
+    return at if begin < 0 else max(0, at - _FAR) + begin
