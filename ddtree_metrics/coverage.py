@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from typing import Annotated, Any
 
-from ddtree_metrics.counters import Count, add_counters, counters
+from ddtree_metrics.counting import Count, add_counters, counters
 from ddtree_metrics.sources import SourceStats
 from ddtree_metrics.steps.streams import StreamCounts
 from ddtree_metrics.times import format_us

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line, and what kind it is: ``title``, ``warning``, ``headline``, ``head`` (of columns), ``part``, ``finding``, ``note``."""
 
     text: str = ""
@@ -21,7 +21,7 @@ def table(
     *,
     left: Collection[int] = (),
     first_to_go: Sequence[int] = (),
-) -> list[Line]:
+) -> list[TextLine]:
     """Lay out rows in columns that all sections share, under a head for each section.
 
     Parameters
@@ -51,14 +51,14 @@ def table(
     if over > 0:
         cut = shown[-1] if shown[-1] in left else 0
         sizes[cut] = max(sizes[cut] - over, 4)
-    made: list[Line] = []
+    made: list[TextLine] = []
 
-    def line(cells: Sequence[str], kind: str) -> Line:
+    def line(cells: Sequence[str], kind: str) -> TextLine:
         placed = [_placed(cells[i], sizes[i], i == 0 or i in left) for i in shown]
-        return Line("  ".join(placed).rstrip()[:width], kind)
+        return TextLine("  ".join(placed).rstrip()[:width], kind)
 
     for i, (name, part) in enumerate(sections):
-        made += [Line()] if i else []
+        made += [TextLine()] if i else []
         made += [line([name, *head], "head"), *(line(row, "part") for row in part)]
     return made
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ddtree_metrics.counters import copy_counters
+from ddtree_metrics.counting import copy_counters
 from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
 from ddtree_metrics.dialects.engine import Parser
 from ddtree_metrics.errors import DDTreeWarning

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddtree_metrics import metrics
-from ddtree_metrics.layout import Line as TextLine
-from ddtree_metrics.layout import table
+from ddtree_metrics.layout import TextLine, table
 from ddtree_metrics.steps import frames as columns
 from ddtree_metrics.steps.basis import Basis, Kind, basis_of, empty_like
 from ddtree_metrics.steps.basis_rows import PLAIN, PLAIN_IN_PART
@@ -37,7 +36,7 @@ _TABLES = ("steps", "decode", "prefill", "servers", "events", "requests")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SummaryLine:
     """One line of a summary: the whole log, one server start, or one bin of context.
 
     Attributes
@@ -88,9 +87,9 @@ class Summary:
         Seconds between them.
     basis : str
         What kind of lines the numbers rest on.
-    total : Line
+    total : SummaryLine
         The whole log.
-    runs, by_context : tuple of Line
+    runs, by_context : tuple of SummaryLine
         Each server start, and each bin of context.
     excluded : dict of str to int
         What was left out, by reason.
@@ -103,9 +102,9 @@ class Summary:
     last: str | None
     span_s: float | None
     basis: str
-    total: Line
-    runs: tuple[Line, ...]
-    by_context: tuple[Line, ...]
+    total: SummaryLine
+    runs: tuple[SummaryLine, ...]
+    by_context: tuple[SummaryLine, ...]
     excluded: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -187,10 +186,10 @@ def _bounds(steps: pd.DataFrame, events: pd.DataFrame, prefill: pd.DataFrame, *,
     ]
 
 
-def _line(name: str, basis: Basis, mine: npt.NDArray[np.bool_]) -> Line:
+def _line(name: str, basis: Basis, mine: npt.NDArray[np.bool_]) -> SummaryLine:
     """Sum up some rows, a step counted once for step time."""
     if not mine.any():
-        return Line(name)
+        return SummaryLine(name)
     ms, tokens, ids = basis.step_ms[mine], basis.tokens[mine], basis.request_code[mine]
     once = ~np.asarray(pd.Series(basis.step[mine]).duplicated(), dtype=bool)
     timed, counted = np.isfinite(ms), np.isfinite(tokens)
@@ -200,7 +199,7 @@ def _line(name: str, basis: Basis, mine: npt.NDArray[np.bool_]) -> Line:
     micro = float(tokens[counted].mean()) if counted.any() else None
     macro = float((sums[n > 0] / n[n > 0]).mean()) if n.any() else None
     seen = float(ms[timed].mean()) if timed.any() else None
-    return Line(
+    return SummaryLine(
         name,
         steps=int(once.sum()),
         timed_steps=len(own),
@@ -216,7 +215,7 @@ def _line(name: str, basis: Basis, mine: npt.NDArray[np.bool_]) -> Line:
     )
 
 
-def _runs(basis: Basis, notes: list[str]) -> list[Line]:
+def _runs(basis: Basis, notes: list[str]) -> list[SummaryLine]:
     """One line a server start that a line tells of, or that speculation or the process shows; nothing where there is only one unseen."""
     told = [run for run in basis.runs if not run.hidden]
     if not told and len(basis.runs) < 2:
@@ -235,7 +234,7 @@ def _runs(basis: Basis, notes: list[str]) -> list[Line]:
     return lines[-MAX_RUNS:]
 
 
-def _contexts(basis: Basis) -> list[Line]:
+def _contexts(basis: Basis) -> list[SummaryLine]:
     if not np.isfinite(basis.context).any():
         return []
     made = metrics.by_context(basis.frame(), resamples=2)
@@ -244,7 +243,7 @@ def _contexts(basis: Basis) -> list[Line]:
         return float(x) if x is not None and math.isfinite(x) else None
 
     return [
-        Line(
+        SummaryLine(
             str(r["bin"]),
             steps=int(r["steps"]),
             timed_steps=int(r["timed_steps"]),
@@ -327,7 +326,7 @@ def summary_lines(summary: Summary, width: int = 80) -> list[TextLine]:
     return out
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def _cells(line: SummaryLine) -> tuple[str, ...]:
     return (
         line.name,
         f"{line.requests:,}",

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtree_metrics.bench.answers import Answer, AnswerReader, EventStream, explain
+from ddtree_metrics.bench.answers import AnswerReader, EventStream, TimedAnswer, explain
 from tests.fakeserver import SSE, recorded
 
 
-def replay(raw: bytes, cuts: tuple[int, ...] = (), max_tokens: int = 0, step: float = 1.0) -> Answer:
+def replay(raw: bytes, cuts: tuple[int, ...] = (), max_tokens: int = 0, step: float = 1.0) -> TimedAnswer:
     """Feed a stream in pieces; piece k arrives at k seconds."""
-    reader = AnswerReader(Answer("measure", max_tokens))
+    reader = AnswerReader(TimedAnswer("measure", max_tokens))
     stream = EventStream()
     places = [0, *sorted(cuts), len(raw)]
     now = 0.0
@@ -28,7 +28,7 @@ def replay(raw: bytes, cuts: tuple[int, ...] = (), max_tokens: int = 0, step: fl
     return reader.finish(stream=True)
 
 
-def one_event_a_piece(raw: bytes, max_tokens: int = 0) -> Answer:
+def one_event_a_piece(raw: bytes, max_tokens: int = 0) -> TimedAnswer:
     cuts, at = [], raw.find(b"\n\n")
     while at >= 0:
         cuts.append(at + 2)
@@ -65,7 +65,7 @@ def test_vllm_chat_role_chunk_is_no_token():
 
 
 def test_vllm_whole_answer_has_16_steps():
-    reader = AnswerReader(Answer("measure", 96))
+    reader = AnswerReader(TimedAnswer("measure", 96))
     reader.body(json.loads((SSE / "vllm-completion-spec-detailed.json").read_text()))
     a = reader.finish(stream=False)
     assert (a.completion_tokens, a.steps, a.accepted_drafts) == (96, 16, 82)
@@ -98,7 +98,7 @@ def test_garbage_in_a_stream_never_raises(junk: bytes, at: int):
     [None, 3, "x", [], {"choices": None}, {"choices": [{}]}, {"choices": [None]}, {"usage": "no"}, {"usage": {"prompt_tokens": "9"}}],
 )
 def test_odd_answers_never_raise(value: object):
-    reader = AnswerReader(Answer("measure", 8))
+    reader = AnswerReader(TimedAnswer("measure", 8))
     reader.body(value)
     assert reader.finish(stream=False).completion_tokens is None
 
@@ -109,7 +109,7 @@ def delta(**part: object) -> bytes:
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
 def test_o9_first_token_of_any_kind_starts_the_clock(key: str):
-    reader = AnswerReader(Answer("measure", 300))
+    reader = AnswerReader(TimedAnswer("measure", 300))
     for part, at in (
         ({"role": "assistant", "content": None}, 0.5),
         ({key: "hm"}, 20.0),
@@ -138,14 +138,14 @@ def test_o9_first_token_of_any_kind_starts_the_clock(key: str):
     ],
 )
 def test_counts_that_contradict_each_other_are_no_answer(usage: dict, timings: dict | None):
-    reader = AnswerReader(Answer("measure", 8))
+    reader = AnswerReader(TimedAnswer("measure", 8))
     reader.body({"choices": [{"text": " a", "finish_reason": "length"}], "usage": usage, "timings": timings})
     assert reader.finish(stream=False).failure == "bad_answer"
 
 
 def test_llama_draft_timings_give_the_verify_steps():
     # 128 tokens: one from the prefill, 106 accepted drafts, so 128 - 1 - 106 = 21 steps (mean length 1 + 106/21 = 6.05)
-    reader = AnswerReader(Answer("measure", 128))
+    reader = AnswerReader(TimedAnswer("measure", 128))
     reader.body(
         {"choices": [{"text": "x"}], "timings": {"predicted_n": 128, "predicted_ms": 90.0, "draft_n": 163, "draft_n_accepted": 106}}
     )

@@ -110,11 +110,11 @@ FULL: dict[str, Any] = {
 
 
 def test_a_wrong_type_at_every_place_of_an_answer_is_a_failure_or_unknown():
-    from ddtree_metrics.bench.answers import Answer, AnswerReader
+    from ddtree_metrics.bench.answers import AnswerReader, TimedAnswer
 
     counted = 0
     for path, wrong, stream in itertools.product(places(FULL), WRONG, (False, True)):
-        reader = AnswerReader(Answer("measure", 8))
+        reader = AnswerReader(TimedAnswer("measure", 8))
         if stream:
             reader.event(json.dumps(put(FULL, path, wrong)).encode(), 1.0)
         else:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ddtree_metrics.bench import Plan, Sweep, compare, load_sweep
-from ddtree_metrics.bench.answers import Answer
+from ddtree_metrics.bench.answers import TimedAnswer
 from ddtree_metrics.bench.stats import summarise
 from ddtree_metrics.errors import BenchError, OutputError
 
@@ -32,7 +32,7 @@ def simulate(
                 took = 0.05 + n * each * factor / 1000 * (1 + abs(rng.gauss(0, noise)))
                 if n > 8 and rng.random() < busy:
                     took *= 1.5
-                made_answer = Answer(
+                made_answer = TimedAnswer(
                     "measure", n, ctx, number, request_id=f"r{len(answers)}", sent_us=1_780_000_000_000_000, elapsed_s=took
                 )
                 made_answer.prompt_tokens, made_answer.cached_tokens = ctx, ctx - 1

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtree_metrics.bench.answers import Answer
+from ddtree_metrics.bench.answers import TimedAnswer
 from ddtree_metrics.bench.stats import judge, median_interval, summarise
 
 
-def answer(n: int, t: float, asked: int | None = None, number: int = 0, **more: object) -> Answer:
-    made = Answer("measure", asked or n, ctx=64, round=number, prompt_tokens=64, completion_tokens=n, elapsed_s=t, finish_reason="length")
+def answer(n: int, t: float, asked: int | None = None, number: int = 0, **more: object) -> TimedAnswer:
+    made = TimedAnswer(
+        "measure", asked or n, ctx=64, round=number, prompt_tokens=64, completion_tokens=n, elapsed_s=t, finish_reason="length"
+    )
     return replace(made, **more)
 
 
-def pairs(times: list[tuple[float, float]], **more: object) -> list[Answer]:
+def pairs(times: list[tuple[float, float]], **more: object) -> list[TimedAnswer]:
     """Make rounds of 8 and 264 tokens."""
     return [a for i, (t_a, t_b) in enumerate(times) for a in (answer(8, t_a, number=i, **more), answer(264, t_b, number=i, **more))]
 

@@ -435,7 +435,7 @@ NUMBERS = [f.name for f in fields(Coverage) if isinstance(getattr(Coverage(), f.
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_counter_that_is_one_field_is_added_up_written_down_and_told_everywhere(name: str) -> None:
     from ddtree_metrics.cli.inspect_command import lines_of
-    from ddtree_metrics.counters import copy_counters, counters
+    from ddtree_metrics.counting import copy_counters, counters
 
     both = Coverage.merged([Coverage(**{name: 2}), Coverage(**{name: 3})])
     taken = Coverage()

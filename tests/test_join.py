@@ -466,7 +466,7 @@ def moved_up(rows: list[TreeStep], hist: tuple[int, ...]) -> Any:
     frame = requests_frame(Request(request_id="a", accepted_histogram=hist, **common), Request(request_id="b", **common))
     s = prepare_steps(tables.from_records(rows, TreeStep).to_batches())
     zero = ints(0, 0, 0)
-    pieces = verify.Pieces(ints(0, 0, 1), ints(0, 3, 0), ints(3, 5, 3), ints(1, 0, 0), zero, zero, {})
+    pieces = verify.SegmentArrays(ints(0, 0, 1), ints(0, 3, 0), ints(3, 5, 3), ints(1, 0, 0), zero, zero, {})
     return s, prepare_requests(frame)[0], pieces
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddtree_metrics.metrics import WindowKnee, find_window_knee, fit_step_time
 from ddtree_metrics.metrics.confidence import Resampler
-from ddtree_metrics.metrics.knees import Profile, Rows, find_knee, within_jump
+from ddtree_metrics.metrics.knees import KneeRows, Profile, find_knee, within_jump
 from tests.test_metrics_fits import made_up
 
 
@@ -45,14 +45,14 @@ def bending(seed: int) -> pd.DataFrame:
     return pd.DataFrame({"request_id": ids.astype(str), "context_len": context, "tokens": 1 + rng.poisson(mean - 1)})
 
 
-def rows_of(frame: pd.DataFrame) -> Rows:
+def rows_of(frame: pd.DataFrame) -> KneeRows:
     """Return a frame's rows as the profile takes them."""
     x, y = (frame[c].to_numpy(dtype=float) for c in ("context_len", "tokens"))
     codes = np.unique(frame["request_id"], return_inverse=True)[1]
-    return Rows.of(x, np.zeros((len(x), 0)), y, np.ones(len(x)), codes, seed=0)
+    return KneeRows.of(x, np.zeros((len(x), 0)), y, np.ones(len(x)), codes, seed=0)
 
 
-def sampler_of(rows: Rows, resamples: int = 200) -> Resampler:
+def sampler_of(rows: KneeRows, resamples: int = 200) -> Resampler:
     """Return resamples of its requests."""
     return Resampler.over(rows.groups, resamples=resamples, seed=0, level=0.9)
 

@@ -23,7 +23,7 @@ from ddtree_metrics import plots
 from ddtree_metrics.diagnosis.result import Comparison, Interval
 from ddtree_metrics.errors import MetricError, OutputError
 from ddtree_metrics.plots.looks import MARKERS, SERIES
-from ddtree_metrics.plots.starts import start_looks
+from ddtree_metrics.plots.start_series import start_looks
 from tests.captures import FIXTURES, journal_export
 
 

@@ -18,7 +18,7 @@ from ddtree_metrics.diagnosis.assembly import basis_of as basis_of_the_diagnosis
 from ddtree_metrics.report.facts import gather
 from ddtree_metrics.steps.basis import Basis, Kind, basis_of
 from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows
-from ddtree_metrics.summary import Line, format_summary, summarise
+from ddtree_metrics.summary import SummaryLine, format_summary, summarise
 from tests import captures
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -109,7 +109,7 @@ def test_steps_of_no_request_within_a_warm_up_are_the_servers_own_unless_a_reque
 
 def test_in_every_row_of_a_summary_tokens_per_step_over_the_step_time_is_the_speed() -> None:
     made = summarise(capture("none"))
-    lines: list[Line] = [made.total, *made.runs, *made.by_context]
+    lines: list[SummaryLine] = [made.total, *made.runs, *made.by_context]
     assert len(lines) == 1 + 2 + 7
     for line in lines:
         assert line.tokens_per_step_micro is not None

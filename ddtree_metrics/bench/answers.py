@@ -38,7 +38,7 @@ Instant = Annotated[int, Meta(ge=0, le=4_000_000_000_000_000)]
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """One request and what came back.
 
     Times are seconds after the first byte of the request was sent, on a connection that was open by then.
@@ -147,9 +147,9 @@ class EventStream:
 
 
 class AnswerReader:
-    """Fill an ``Answer`` from what the server sends; keeps the text only to see whether it repeats itself."""
+    """Fill an ``TimedAnswer`` from what the server sends; keeps the text only to see whether it repeats itself."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: TimedAnswer) -> None:
         self.answer = answer
         self._text: list[str] = []
         self._visible = False
@@ -205,7 +205,7 @@ class AnswerReader:
             if self._visible and a.first_content_s is None:
                 a.first_content_s = at_s
 
-    def finish(self, *, stream: bool) -> Answer:
+    def finish(self, *, stream: bool) -> TimedAnswer:
         """Check what was read, and return the answer."""
         a = self.answer
         if a.failure:

@@ -18,7 +18,7 @@ import uuid
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ddtree_metrics.bench.answers import Answer, AnswerReader, EventStream, explain, named_fields
+from ddtree_metrics.bench.answers import AnswerReader, EventStream, TimedAnswer, explain, named_fields
 from ddtree_metrics.bench.key_filter import KeyFilter, clean_texts
 from ddtree_metrics.errors import BenchError
 from ddtree_metrics.validation import decode_json
@@ -218,7 +218,7 @@ class Client:
             made.pop(name, None)
         return made
 
-    def ask(self, prompt: str, max_tokens: int, **about: Any) -> Answer:
+    def ask(self, prompt: str, max_tokens: int, **about: Any) -> TimedAnswer:
         """Send one request and read the answer to its end.
 
         Parameters
@@ -235,7 +235,7 @@ class Client:
         Answer
             Whole, or with ``failure`` set; never an exception for what the server does.
         """
-        answer = Answer(max_tokens=max_tokens, request_id=f"ddtree-{uuid.uuid4().hex[:16]}", **about)
+        answer = TimedAnswer(max_tokens=max_tokens, request_id=f"ddtree-{uuid.uuid4().hex[:16]}", **about)
         reader = AnswerReader(answer)
         path = "/chat/completions" if self.chat else "/completions"
         body = json.dumps(self.body(prompt, max_tokens)).encode()
@@ -274,21 +274,21 @@ class Client:
         except ValueError as error:
             reader.fail("bad_answer", f"the answer cannot be read: {error}")
         answer.message = self._unquoted(answer.message, prompt)
-        finished: Answer = clean_texts(reader.finish(stream=self.stream), self.clean)
+        finished: TimedAnswer = clean_texts(reader.finish(stream=self.stream), self.clean)
         finished.message = finished.message and finished.message[:200]
         return finished
 
-    def ask_politely(self, prompt: str, max_tokens: int, *, retries: int = 4, **about: Any) -> tuple[Answer, list[Answer]]:
+    def ask_politely(self, prompt: str, max_tokens: int, *, retries: int = 4, **about: Any) -> tuple[TimedAnswer, list[TimedAnswer]]:
         """Ask outside a measurement: leave out refused fields, wait and ask again where the server says it is busy.
 
         Returns
         -------
-        answer : Answer
+        answer : TimedAnswer
             The last one.
-        all_answers : list of Answer
+        all_answers : list of TimedAnswer
             Every request that was sent, in order.
         """
-        sent: list[Answer] = []
+        sent: list[TimedAnswer] = []
         waits = 0
         while True:
             answer = self.ask(prompt, max_tokens, **about)
@@ -301,7 +301,7 @@ class Client:
                 continue
             return answer, sent
 
-    def back_off(self, answer: Answer, times: int = 0) -> None:
+    def back_off(self, answer: TimedAnswer, times: int = 0) -> None:
         """Wait as long as the server asks for, or half a second, one, two, four ...; never longer than ``timeout``."""
         wait = answer.retry_after_s if answer.retry_after_s is not None else 0.5 * 2**times
         self.stopped.wait(min(wait, self.timeout, 60.0))

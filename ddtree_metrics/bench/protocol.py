@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ddtree_metrics.bench.answers import Answer
+from ddtree_metrics.bench.answers import TimedAnswer
 from ddtree_metrics.bench.client import Client
 from ddtree_metrics.bench.key_filter import clean_texts
 from ddtree_metrics.bench.lengths import Fitted, fit
@@ -34,7 +34,7 @@ class _CannotMeasureError(Exception):
 
 @dataclass(slots=True)
 class _State:
-    answers: dict[int, list[Answer]] = field(default_factory=dict)
+    answers: dict[int, list[TimedAnswer]] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     finished: set[int] = field(default_factory=set)
@@ -236,7 +236,7 @@ class _Runner:
             self.warm(made.text, ctx, number, worker)
         return made
 
-    def warm(self, text: str, ctx: int, number: int | None, worker: int) -> Answer:
+    def warm(self, text: str, ctx: int, number: int | None, worker: int) -> TimedAnswer:
         """Ask for the short number of tokens: the state in which all requests of the round meet the server."""
         answer, sent = self.client.ask_politely(text, self.plan.lengths[0], role="warmup", ctx=ctx, round=number, worker=worker)
         self.state.answers[ctx] += sent
@@ -247,7 +247,7 @@ class _Runner:
             raise _CannotMeasureError(f"{answer.failure}: {answer.message}")
         return answer
 
-    def check(self, answer: Answer) -> None:
+    def check(self, answer: TimedAnswer) -> None:
         """Give up where the server is gone, or the key no longer taken."""
         gone = ("connection", "timeout", *(("rate_limited", "server_error") if answer.role != "measure" else ()))  # asked again by then
         self.state.lost = self.state.lost + 1 if answer.failure in gone else 0
@@ -298,11 +298,11 @@ class _Runner:
                     self.client.back_off(bad)
                 return
 
-    def together(self, texts: list[str], length: int, role: str, ctx: int, number: int) -> list[Answer]:
+    def together(self, texts: list[str], length: int, role: str, ctx: int, number: int) -> list[TimedAnswer]:
         """Send one request for each text, all at the same moment."""
         if len(texts) == 1:
             return [self.client.ask(texts[0], length, role=role, ctx=ctx, round=number)]
-        made: list[Answer | None] = [None] * len(texts)
+        made: list[TimedAnswer | None] = [None] * len(texts)
         gate = threading.Barrier(len(texts))
 
         def work(worker: int) -> None:

@@ -11,7 +11,7 @@ import re
 import time
 from typing import Any
 
-from ddtree_metrics.bench.answers import Answer
+from ddtree_metrics.bench.answers import TimedAnswer
 from ddtree_metrics.bench.client import Client
 from ddtree_metrics.dialects.secrets import kept
 
@@ -210,7 +210,7 @@ class VerifyCounters:
         page = self._client.get("/metrics")
         return read_counters(page) if isinstance(page, str) else None
 
-    def fill(self, answer: Answer, before: dict[str, float] | None) -> None:
+    def fill(self, answer: TimedAnswer, before: dict[str, float] | None) -> None:
         """Give an answer its verify steps, if the counters grew by exactly its tokens (so that nobody else's are among them)."""
         if before is None or answer.failure or answer.steps is not None or not answer.completion_tokens:
             return

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ddtree_metrics.bench.answer_forms import Count, Milliseconds, Seconds
-from ddtree_metrics.bench.answers import Answer
+from ddtree_metrics.bench.answers import TimedAnswer
 from ddtree_metrics.metrics.two_point import two_point_rate
 
 LEVEL = 0.95
@@ -95,30 +95,30 @@ class Round:
     """
 
     number: int
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[TimedAnswer] = field(default_factory=list)
     seconds_a_token: float | None = None
     reason: str | None = None
     detail: str = ""
 
     @property
-    def short(self) -> Answer:
+    def short(self) -> TimedAnswer:
         """The answer with the fewest tokens asked for."""
         return min(self.answers, key=lambda a: a.max_tokens)
 
     @property
-    def long(self) -> Answer:
+    def long(self) -> TimedAnswer:
         """The answer with the most tokens asked for."""
         return max(self.answers, key=lambda a: a.max_tokens)
 
 
-def judge(number: int, answers: list[Answer], lengths: int) -> Round:
+def judge(number: int, answers: list[TimedAnswer], lengths: int) -> Round:
     """Decide whether a round counts, and compute its value.
 
     Parameters
     ----------
     number : int
         Which round.
-    answers : list of Answer
+    answers : list of TimedAnswer
         Of one prompt and one worker.
     lengths : int
         How many there should be.
@@ -226,14 +226,16 @@ class Point:
     notes: list[str] = field(default_factory=list)
 
 
-def summarise(ctx: int, answers: Sequence[Answer], lengths: Sequence[int], *, concurrency: int = 1, problem: str | None = None) -> Point:
+def summarise(
+    ctx: int, answers: Sequence[TimedAnswer], lengths: Sequence[int], *, concurrency: int = 1, problem: str | None = None
+) -> Point:
     """Make the point of one context length from all its answers.
 
     Parameters
     ----------
     ctx : int
         The context length asked for.
-    answers : sequence of Answer
+    answers : sequence of TimedAnswer
         In the order in which they were sent, warm-ups included.
     lengths : sequence of int
         The ``max_tokens`` of a round, ascending.
@@ -281,10 +283,10 @@ def summarise(ctx: int, answers: Sequence[Answer], lengths: Sequence[int], *, co
     return point
 
 
-def all_rounds(answers: Sequence[Answer], lengths: int) -> list[Round]:
+def all_rounds(answers: Sequence[TimedAnswer], lengths: int) -> list[Round]:
     """Group the answers by round and worker, and judge each group; a round whose warm-up failed is a dropped one."""
-    groups: dict[tuple[int, int], list[Answer]] = {}
-    prepared: dict[tuple[int, int], Answer] = {}
+    groups: dict[tuple[int, int], list[TimedAnswer]] = {}
+    prepared: dict[tuple[int, int], TimedAnswer] = {}
     for a in answers:
         if a.round is None:
             continue
@@ -307,7 +309,7 @@ def one_a_round(kept: Sequence[Round]) -> list[float]:
     return [sum(v) / len(v) for v in by.values()]
 
 
-def _first_look(point: Point, answers: Sequence[Answer], kept: Sequence[Round]) -> None:
+def _first_look(point: Point, answers: Sequence[TimedAnswer], kept: Sequence[Round]) -> None:
     seen = [r.long.prompt_tokens for r in kept] or [a.prompt_tokens for a in answers if a.role in ("measure", "warmup")]
     counts = Counter(n for n in seen if n is not None)
     if counts:
@@ -318,7 +320,7 @@ def _first_look(point: Point, answers: Sequence[Answer], kept: Sequence[Round]) 
             point.notes.append(f"{point.prompt_tok} prompt tokens instead of {point.ctx_req}: no cut of the text has exactly that length")
 
 
-def _side_numbers(point: Point, answers: Sequence[Answer], kept: Sequence[Round], concurrency: int) -> None:
+def _side_numbers(point: Point, answers: Sequence[TimedAnswer], kept: Sequence[Round], concurrency: int) -> None:
     a, b = [r.short for r in kept], [r.long for r in kept]
     whole = [r for r in kept if r.short.completion_tokens == r.short.max_tokens and r.long.completion_tokens == r.long.max_tokens]
     if len(whole) >= 3:
@@ -364,7 +366,7 @@ def _counts_whole(r: Round) -> bool:
     return r.short.steps_from == r.long.steps_from
 
 
-def _stream_seconds(x: Answer) -> float | None:
+def _stream_seconds(x: TimedAnswer) -> float | None:
     """Seconds a token from the chunks of one answer: (n - tokens of the first chunk) / (last - first)."""
     if x.chunks < 2 or x.first_token_s is None or x.last_token_s is None or not x.completion_tokens:
         return None
@@ -383,7 +385,7 @@ def _group_seconds(kept: Sequence[Round], number: int, concurrency: int) -> floa
     if len(group) < concurrency:
         return None
 
-    def span(answers: list[Answer]) -> float:
+    def span(answers: list[TimedAnswer]) -> float:
         start = min(x.sent_us for x in answers)
         return max(x.sent_us + (x.elapsed_s or 0.0) * 1e6 for x in answers) / 1e6 - start / 1e6
 

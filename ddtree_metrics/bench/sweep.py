@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 from msgspec import Meta, Struct
 
-from ddtree_metrics.bench.answers import Answer
+from ddtree_metrics.bench.answers import TimedAnswer
 from ddtree_metrics.bench.key_filter import clean_texts
 from ddtree_metrics.bench.stats import Point
 from ddtree_metrics.errors import BenchError, OutputError
@@ -112,7 +112,7 @@ class Sweep:
     plan : Plan
     points : list of Point
         One a context length, in the order asked for.
-    answers : list of Answer
+    answers : list of TimedAnswer
         Every request.
     server, client : dict
         What is known about both ends.
@@ -129,7 +129,7 @@ class Sweep:
     model: str | None
     prompt: str
     points: list[Point]
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[TimedAnswer] = field(default_factory=list)
     server: dict[str, Any] = field(default_factory=dict)
     client: dict[str, Any] = field(default_factory=dict)
     started: float = 0.0
@@ -355,7 +355,7 @@ class _Saved(Struct):
     server: _Facts
     client: dict[str, str | int | None]
     points: list[Point]
-    answers: list[Answer]
+    answers: list[TimedAnswer]
     notes: list[str]
     refused: list[str]
 

@@ -54,7 +54,7 @@ def export(source: Input, output: str | None, format_: str | None, chosen: tuple
     from ddtree_metrics.reading import start_reading
 
     stored = source.log() if source.is_stored else None
-    reading = start_reading(source.paths, **source.keywords) if stored is None else _Stored(stored)
+    reading = start_reading(source.paths, **source.keywords) if stored is None else _StoredTables(stored)
     if partition:
         if output is None or output == "-":
             raise click.UsageError("--partition writes a folder: give it with -o DIR/")
@@ -102,7 +102,7 @@ def _needs_frames(source: Input, output: str | None, names: tuple[str, ...]) -> 
     return made or bool(source.requests) or "requests" in names or "request_steps" in names
 
 
-class _Stored:
+class _StoredTables:
     """Tables that an earlier export wrote, as if they were read from lines."""
 
     def __init__(self, log: Log) -> None:

@@ -102,7 +102,7 @@ def _servers(log: Log) -> list[dict[str, Any]]:
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """Lay it out for a terminal of 80 columns."""
-    from ddtree_metrics.counters import counters
+    from ddtree_metrics.counting import counters
     from ddtree_metrics.coverage import Coverage
 
     c = found["coverage"]

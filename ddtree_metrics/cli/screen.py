@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import click
 
-from ddtree_metrics.layout import Line
+from ddtree_metrics.layout import TextLine
 
 _ASCII = str.maketrans({"×": "x", "÷": "/", "→": "->", "≤": "<=", "≥": ">=", "·": "-", "⚠": "!", "…": "...", "–": "-"})
 
@@ -47,7 +47,7 @@ def width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def say_lines(lines: Iterable[Line]) -> None:
+def say_lines(lines: Iterable[TextLine]) -> None:
     """Write lines to stdout, coloured on a terminal."""
     if not _colours():
         for line in lines:

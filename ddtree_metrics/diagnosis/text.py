@@ -11,7 +11,7 @@ from ddtree_metrics.diagnosis.numerals import cut, cut_words, factor, number, pe
 from ddtree_metrics.diagnosis.phrases import factors, flag_name, joined
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
-from ddtree_metrics.layout import Line
+from ddtree_metrics.layout import TextLine
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.steps.left_out import left_out
 
@@ -54,7 +54,7 @@ def format_diagnosis(d: Diagnosis, width: int = 80, *, full: bool = False, shell
     return "\n".join(line.text for line in diagnosis_lines(d, width, full=full, shell=shell))
 
 
-def diagnosis_lines(d: Diagnosis, width: int = 80, *, full: bool = False, shell: bool = False) -> list[Line]:
+def diagnosis_lines(d: Diagnosis, width: int = 80, *, full: bool = False, shell: bool = False) -> list[TextLine]:
     """Return the lines of ``format_diagnosis`` with their kinds, for whoever colours them."""
     width = max(min(width, WIDEST), 40)
     found = answer(d)
@@ -71,35 +71,35 @@ _MORE = ("   Evidence: --full   Charts: report", "   Evidence: --full", " (--ful
 # -- one screen --------------------------------------------------------------------------------------------------------------------
 
 
-def _screen(a: Answer, width: int, more: Sequence[str]) -> list[Line]:
+def _screen(a: Answer, width: int, more: Sequence[str]) -> list[TextLine]:
     scene = a.scene if len(a.scene) <= width else a.scene.replace(".service", "")
-    out = [Line(t, "title") for t in _wrap(scene, width)]
+    out = [TextLine(t, "title") for t in _wrap(scene, width)]
     if a.warning:
-        out += [Line(t, "warning") for t in _wrap(f"⚠ {a.warning}", width, "", "  ")]
-    out.append(Line("", "gap"))
+        out += [TextLine(t, "warning") for t in _wrap(f"⚠ {a.warning}", width, "", "  ")]
+    out.append(TextLine("", "gap"))
     head = a.headline.upper()
     if len(head) + 4 + len(a.speeds) <= width and a.speeds:
-        out.append(Line(f"{head}    {a.speeds}", f"headline {a.direction}"))
+        out.append(TextLine(f"{head}    {a.speeds}", f"headline {a.direction}"))
     else:
-        out += [Line(t, f"headline {a.direction}") for t in _wrap(head, width)]
-        out += [Line(t, "speeds") for t in _wrap(a.speeds, width, "  ", "  ")] if a.speeds else []
+        out += [TextLine(t, f"headline {a.direction}") for t in _wrap(head, width)]
+        out += [TextLine(t, "speeds") for t in _wrap(a.speeds, width, "  ", "  ")] if a.speeds else []
     if a.reason:
         told = _wrap(a.reason, width, "  ", "  ")
-        out += [Line(t) for t in told[:REASON_LINES]]
+        out += [TextLine(t) for t in told[:REASON_LINES]]
     words = [*(p.name for p in a.parts), *(word for word, _ in a.findings), *(x.name for x in a.loads)]
     name = 2 + max((len(x) for x in words if len(x) <= LONGEST_WORD), default=0)
     out += _parts(a, width, name)
     for word, said in a.findings:
-        out += [Line(t, "finding") for t in _wrap(said, width, f"  {word + '  ':<{name}}", " " * (name + 2))]
+        out += [TextLine(t, "finding") for t in _wrap(said, width, f"  {word + '  ':<{name}}", " " * (name + 2))]
     if a.loads:
-        out.append(Line("Also, load and no regression:" if a.changed else "Also:", "label"))
+        out.append(TextLine("Also, load and no regression:" if a.changed else "Also:", "label"))
         out += _columns([(x.name, x.groups, x.speeds, x.slope) for x in a.loads], width, name)
     slowest = _joined_within(a.slowest, width - len("Slowest: "))
     for word, said, kind in (("Unclear", a.unclear, "unclear"), ("Slowest", slowest, "slowest"), ("Next", a.next, "next")):
         if said:
-            out += [Line(t, kind) for t in _wrap(said, width, f"{word}: ", "  ")]
+            out += [TextLine(t, kind) for t in _wrap(said, width, f"{word}: ", "  ")]
     where = next((m for m in more if len(a.checks + m) <= width), more[-1])
-    out += [Line(t, "note") for t in _wrap(a.checks + where, width)] if a.checks else []
+    out += [TextLine(t, "note") for t in _wrap(a.checks + where, width)] if a.checks else []
     return out
 
 
@@ -109,7 +109,7 @@ def _joined_within(pieces: Sequence[str], width: int) -> str:
     return " · ".join(pieces[:count])
 
 
-def _parts(a: Answer, width: int, name: int) -> list[Line]:
+def _parts(a: Answer, width: int, name: int) -> list[TextLine]:
     """Lay out the parts of a change in columns, under the names of the two groups where neither is before the other."""
     if not a.parts:
         return []
@@ -117,7 +117,7 @@ def _parts(a: Answer, width: int, name: int) -> list[Line]:
     if a.groups and both:
         first = max(len(a.groups[0]), *(len(p.before + p.unit) for p in both)) + 2
         second = max(len(a.groups[1]), *(len(p.after + p.unit) for p in both))
-        made = [Line(f"  {'':<{name}}{a.groups[0]:<{first}}{a.groups[1]}"[:width], "head")]
+        made = [TextLine(f"  {'':<{name}}{a.groups[0]:<{first}}{a.groups[1]}"[:width], "head")]
         cells = [f"{p.before + p.unit if p.before else '':<{first}}{p.after + p.unit if p.before else '':<{second}}" for p in a.parts]
     else:
         made = []
@@ -127,12 +127,12 @@ def _parts(a: Answer, width: int, name: int) -> list[Line]:
     for p, cell in zip(a.parts, cells, strict=True):
         text = f"  {p.name:<{name}}{cell}  {_aligned(p, share)}".rstrip()
         if not p.note:
-            made += [Line(t, "part") for t in _wrap_if_long(text, width, name)]
+            made += [TextLine(t, "part") for t in _wrap_if_long(text, width, name)]
         elif name + len(cell) + share + 6 + len(p.note) <= width:
-            made.append(Line(f"{text:<{name + len(cell) + share + 4}}  {p.note}", "part"))
+            made.append(TextLine(f"{text:<{name + len(cell) + share + 4}}  {p.note}", "part"))
         else:
-            made += [Line(t, "part") for t in _wrap_if_long(text, width, name)]
-            made += [Line(t, "aside") for t in _wrap(p.note, width, " " * (name + 2), " " * (name + 2))]
+            made += [TextLine(t, "part") for t in _wrap_if_long(text, width, name)]
+            made += [TextLine(t, "aside") for t in _wrap(p.note, width, " " * (name + 2), " " * (name + 2))]
     return made
 
 
@@ -141,14 +141,14 @@ def _aligned(p: Part, width: int) -> str:
     return f"{p.share:<{width}}" if not p.share.endswith("%") or len(p.share) > 3 else f"{p.share:>4}".ljust(width)
 
 
-def _columns(rows: Sequence[tuple[str, ...]], width: int, name: int) -> list[Line]:
+def _columns(rows: Sequence[tuple[str, ...]], width: int, name: int) -> list[TextLine]:
     """Lay out rows in columns as long as they fit; what does not fit goes below, under the second column."""
     widths = [name] + [max(len(r[i]) for r in rows) + 3 for i in range(1, len(rows[0]))]
     made = []
     for row in rows:
         text = "  " + "".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
         if len(text) <= width:
-            made.append(Line(text, "load"))
+            made.append(TextLine(text, "load"))
             continue
         line = f"  {row[0]:<{name}}"
         for cell in (c for c in row[1:] if c):
@@ -156,10 +156,10 @@ def _columns(rows: Sequence[tuple[str, ...]], width: int, name: int) -> list[Lin
             if len(line + gap + cell) <= width:
                 line += gap + cell
                 continue
-            made += [Line(line.rstrip(), "load")] if line.strip() else []
+            made += [TextLine(line.rstrip(), "load")] if line.strip() else []
             *whole, line = _wrap(cell, width, " " * (name + 2), " " * (name + 2))
-            made += [Line(t, "load") for t in whole]
-        made.append(Line(line.rstrip(), "load"))
+            made += [TextLine(t, "load") for t in whole]
+        made.append(TextLine(line.rstrip(), "load"))
     return made
 
 
@@ -167,7 +167,7 @@ _FIRST_TO_GO = ("slowest", "gap", "unclear", "aside", "load", "label", "finding"
 """What is left out of a screen that would be longer than it may be, the least worth first."""
 
 
-def _shortened(lines: list[Line]) -> list[Line]:
+def _shortened(lines: list[TextLine]) -> list[TextLine]:
     """Leave out whole lines until the screen is short enough."""
     for kind in _FIRST_TO_GO:
         if len(lines) > SCREEN:
@@ -191,19 +191,19 @@ _REMEDY = {
 """Why no step could be timed, and what to do."""
 
 
-def _nothing(d: Diagnosis, width: int, *, shell: bool) -> list[Line]:
+def _nothing(d: Diagnosis, width: int, *, shell: bool) -> list[TextLine]:
     """Write the reason and the remedy where there is nothing to tell; an empty list where there is something."""
     scene = d.scene or Scene()
     if scene.clock in _REMEDY:
         why, what = _REMEDY[scene.clock]
-        made = [Line(t, "headline") for t in _wrap(why, width)] + [Line(t, "next") for t in _wrap(what, width, "  ", "  ")]
+        made = [TextLine(t, "headline") for t in _wrap(why, width)] + [TextLine(t, "next") for t in _wrap(what, width, "  ", "  ")]
         known = _known_anyway(d, scene)
-        return made + [Line(t) for t in _wrap(known, width)] if known else made
+        return made + [TextLine(t) for t in _wrap(known, width)] if known else made
     if d.used.get("steps") or d.used.get("request_steps") or d.comparisons:
         return []
     reason, remedy = scene.nothing or ("There is nothing to measure: no step line and no Decode batch line was read.", "")
-    made = [Line(t, "headline") for t in _wrap(reason, width)]
-    return made + [Line(t, "next") for t in _wrap(remedy, width)] if remedy else made
+    made = [TextLine(t, "headline") for t in _wrap(reason, width)]
+    return made + [TextLine(t, "next") for t in _wrap(remedy, width)] if remedy else made
 
 
 def _known_anyway(d: Diagnosis, scene: Scene) -> str:
@@ -222,11 +222,11 @@ def _known_anyway(d: Diagnosis, scene: Scene) -> str:
 # -- all of it -----------------------------------------------------------------------------------------------------------------------
 
 
-def _evidence(d: Diagnosis, width: int) -> list[Line]:
-    out: list[Line] = []
+def _evidence(d: Diagnosis, width: int) -> list[TextLine]:
+    out: list[TextLine] = []
     for c in d.comparisons:
-        out += [Line(), *_comparison(d, c, width)]
-    out += [Line(), Line("Checks", "label")]
+        out += [TextLine(), *_comparison(d, c, width)]
+    out += [TextLine(), TextLine("Checks", "label")]
     if any("for each" in h.evidence for h in d.hypotheses):
         out += _lines("slopes (so much for each 1,000 tokens, request, minute): all measured causes held equal", width, "  ", "  ")
     alike: dict[tuple[str, str], list[Hypothesis]] = {}
@@ -237,24 +237,24 @@ def _evidence(d: Diagnosis, width: int) -> list[Line]:
     above = tuple(f"{h.name}:" for h in d.hypotheses)
     open_ = [line for line in d.cannot_tell if not line.startswith(above)]
     if open_:
-        out += [Line(), Line("Also open", "label")]
+        out += [TextLine(), TextLine("Also open", "label")]
         for line in open_:
             out += _lines(line, width, "  - ", "    ")
     if len(d.next) > 1:
-        out += [Line(), Line("What to measure next", "label")]
+        out += [TextLine(), TextLine("What to measure next", "label")]
         for i, line in enumerate(d.next, 1):
             out += _lines(line, width, f"  {i}. ", "     ")
     used = d.used
     counts = ", ".join(
         plural(used[name], name[:-1].replace("_", " ")) for name in ("request_steps", "timed_steps", "requests", "server_starts")
     )
-    out += [Line(), *_lines(f"Rests on {counts} ({d.basis}); intervals hold at {100 * d.level:g} %", width, kind="note")]
+    out += [TextLine(), *_lines(f"Rests on {counts} ({d.basis}); intervals hold at {100 * d.level:g} %", width, kind="note")]
     if d.excluded:
         out += _lines("Left out: " + ", ".join(left_out(reason, count) for reason, count in d.excluded.items()), width, kind="note")
     return out
 
 
-def _comparison(d: Diagnosis, c: Comparison, width: int) -> Iterator[Line]:
+def _comparison(d: Diagnosis, c: Comparison, width: int) -> Iterator[TextLine]:
     """Write a comparison as a table whose columns are named, and what belongs to it."""
     first, second = heads(c)
     yield from _lines(f"{c.after} against {c.before}", width, kind="label")
@@ -265,9 +265,9 @@ def _comparison(d: Diagnosis, c: Comparison, width: int) -> Iterator[Line]:
     ]
     wide = max(11, len(first), len(second))
     if 17 + 2 * (wide + 2) + max(len(r[3]) for r in rows) <= width:
-        yield Line(f"  {'':<15} {first:>{wide}} {second:>{wide}}  ratio (interval)", "head")
+        yield TextLine(f"  {'':<15} {first:>{wide}} {second:>{wide}}  ratio (interval)", "head")
         for name, before, after, ratio in rows:
-            yield Line(f"  {name:<15} {before:>{wide}} {after:>{wide}}  {ratio}", "part")
+            yield TextLine(f"  {name:<15} {before:>{wide}} {after:>{wide}}  {ratio}", "part")
     else:
         for name, before, after, ratio in rows:
             yield from _lines(f"{name}: {before} → {after}", width, "  ", "    ")
@@ -291,7 +291,7 @@ def _comparison(d: Diagnosis, c: Comparison, width: int) -> Iterator[Line]:
         yield from _lines(c.reason, width, "  ", "  ")
 
 
-def _hypotheses(group: Sequence[Hypothesis], width: int) -> Iterator[Line]:
+def _hypotheses(group: Sequence[Hypothesis], width: int) -> Iterator[TextLine]:
     """Write hypotheses of which the data say the same, and what they say once."""
     for h in group:
         yield from _lines(f"{STATUS[h.status]:<10} {h.name}", width, "  ", " " * 13, kind=f"check {h.status}")
@@ -299,8 +299,8 @@ def _hypotheses(group: Sequence[Hypothesis], width: int) -> Iterator[Line]:
         yield from _lines(group[0].evidence, width, " " * 13, " " * 13)
 
 
-def _lines(text: str, width: int, first: str = "", rest: str = "", *, kind: str = "") -> list[Line]:
-    return [Line(t, kind) for t in _wrap(text, width, first, rest)]
+def _lines(text: str, width: int, first: str = "", rest: str = "", *, kind: str = "") -> list[TextLine]:
+    return [TextLine(t, kind) for t in _wrap(text, width, first, rest)]
 
 
 def _wrap_if_long(text: str, width: int, name: int) -> list[str]:

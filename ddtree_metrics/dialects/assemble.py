@@ -19,7 +19,19 @@ from ddtree_metrics.dialects.secrets import DOUBTFUL, redact
 from ddtree_metrics.dialects.stamps import RANKS, Head, Heads, take_heads
 from ddtree_metrics.schema import arrow_schema
 
-__all__ = ["ORIGIN", "Clock", "Piece", "arrow_type", "bare_lines", "cast_text", "cast_texts", "from_rows", "head_of", "table", "take_heads"]
+__all__ = [
+    "ORIGIN",
+    "Piece",
+    "RowTimes",
+    "arrow_type",
+    "bare_lines",
+    "cast_text",
+    "cast_texts",
+    "from_rows",
+    "head_of",
+    "table",
+    "take_heads",
+]
 
 ORIGIN = ("monotonic_us", "boot_id", "host", "unit", "pid", "where")
 _TIME = ("time", "time_from", "time_resolution_us", "time_flag")
@@ -37,7 +49,7 @@ class Piece:
     dialect: str
 
 
-class Clock:
+class RowTimes:
     """Decides whose time a row has.
 
     Parameters
@@ -185,7 +197,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def table(record: type, pieces: list[Piece], batch: pa.RecordBatch, clock: Clock) -> tuple[Ints, pa.RecordBatch]:
+def table(record: type, pieces: list[Piece], batch: pa.RecordBatch, clock: RowTimes) -> tuple[Ints, pa.RecordBatch]:
     """Make the rows of one table from all its pieces.
 
     Parameters
@@ -196,7 +208,7 @@ def table(record: type, pieces: list[Piece], batch: pa.RecordBatch, clock: Clock
         In any order.
     batch : pyarrow.RecordBatch
         The lines, for their origin.
-    clock : Clock
+    clock : RowTimes
         Whose time a row has.
 
     Returns
@@ -280,7 +292,7 @@ def _with_head_extra(piece: Piece, schema: pa.Schema) -> Piece:
     return Piece(piece.rows, columns, piece.heads, piece.dialect)
 
 
-def _times(pieces: list[Piece], order: Any, rows: Ints, batch: pa.RecordBatch, clock: Clock) -> dict[str, pa.Array]:
+def _times(pieces: list[Piece], order: Any, rows: Ints, batch: pa.RecordBatch, clock: RowTimes) -> dict[str, pa.Array]:
     """Choose between the source's time and the stamp of the line, row by row, as arrays."""
     count = len(rows)
     index = pa.array(rows)
@@ -316,7 +328,7 @@ def _times(pieces: list[Piece], order: Any, rows: Ints, batch: pa.RecordBatch, c
     return {"time": time, "time_from": time_from, "time_resolution_us": time_resolution, "time_flag": flag}
 
 
-def _own_times(pieces: list[Piece], order: Any, count: int, clock: Clock) -> dict[str, pa.Array]:
+def _own_times(pieces: list[Piece], order: Any, count: int, clock: RowTimes) -> dict[str, pa.Array]:
     """Take the stamps, where the source knows no time at all."""
     known = _stack([p.heads.known for p in pieces], order)
     naive = _stack([p.heads.naive for p in pieces], order)

@@ -18,7 +18,7 @@ from ddtree_metrics.dialects.base import MOST_SEQUENCES, Line
 from ddtree_metrics.dialects.pairs import kinds_of
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
 from ddtree_metrics.dialects.secrets import kept_key, names_secret
-from ddtree_metrics.dialects.shapes import Part, raw_values
+from ddtree_metrics.dialects.shapes import RowsRead, raw_values
 
 MANY_PAIRS = 64
 MANY_KEYS = 256
@@ -61,7 +61,7 @@ class _Pairs:
         self.good[self.line[which][~fine]] = False
 
 
-def read_by_key(line: Line, text: Text, rows: Ints, begin: Ints, openings: list[bytes]) -> tuple[list[Part], Ints]:
+def read_by_key(line: Line, text: Text, rows: Ints, begin: Ints, openings: list[bytes]) -> tuple[list[RowsRead], Ints]:
     """Read lines of pairs in any order.
 
     Parameters
@@ -77,12 +77,12 @@ def read_by_key(line: Line, text: Text, rows: Ints, begin: Ints, openings: list[
 
     Returns
     -------
-    parts : list of Part
+    parts : list of RowsRead
         What was read.
     left : numpy.ndarray of int64
         Which of ``rows`` (as places in it) were not.
     """
-    parts: list[Part] = []
+    parts: list[RowsRead] = []
     left = np.arange(len(rows))
     for opening in openings:
         if not len(left):
@@ -98,7 +98,7 @@ def read_by_key(line: Line, text: Text, rows: Ints, begin: Ints, openings: list[
     return parts, left
 
 
-def _read(line: Line, text: Text, rows: Ints, begin: Ints) -> Part | None:
+def _read(line: Line, text: Text, rows: Ints, begin: Ints) -> RowsRead | None:
     pairs = _Pairs(text, begin, text.end[rows])
     if not len(pairs.key) or len(pairs.names) > MANY_KEYS:
         return None
@@ -122,7 +122,7 @@ def _read(line: Line, text: Text, rows: Ints, begin: Ints) -> Part | None:
     keep = np.flatnonzero(pairs.good)
     if not len(keep):
         return None
-    part = Part(rows[keep])
+    part = RowsRead(rows[keep])
     for column, which in columns.items():
         kept = pairs.good[pairs.line[which]]
         part.columns[column] = _array(text, line, column, kinds[column], there[column][keep], made[column], kept)

@@ -30,7 +30,7 @@ from ddtree_metrics.dialects.junk import without_junk
 from ddtree_metrics.dialects.locate import Found, Locator
 from ddtree_metrics.dialects.pairs import kinds_of, read_pairs, read_whole
 from ddtree_metrics.dialects.scan import Ints, Text, word_of
-from ddtree_metrics.dialects.shapes import Part, Shapes
+from ddtree_metrics.dialects.shapes import RowsRead, Shapes
 from ddtree_metrics.dialects.stamps import NO_HEAD, STAMP, Head, Heads, read_head, read_heads
 from ddtree_metrics.dialects.tallies import BrokenLines, QuotedLines, example_of
 from ddtree_metrics.errors import BrokenLine
@@ -60,7 +60,7 @@ class Parsed:
 
 
 @dataclass(slots=True)
-class _Kind:
+class _LineKind:
     """A line kind of a dialect, made ready for use."""
 
     dialect: Dialect
@@ -105,10 +105,10 @@ class Parser:
         self.quoted = QuotedLines()
         self.misses: dict[str, int] = {d.name: 0 for d in self.dialects}
         self.lines = 0
-        self._clock = assemble.Clock(tz)
+        self._clock = assemble.RowTimes(tz)
         self._fast = fast
         self._kinds = [
-            _Kind(d, line, _NAMES[line.record], Shapes(line), re.compile(line.whole_pattern, re.A | re.S) if line.pattern else None)
+            _LineKind(d, line, _NAMES[line.record], Shapes(line), re.compile(line.whole_pattern, re.A | re.S) if line.pattern else None)
             for d in self.dialects
             for line in d.lines
         ]
@@ -337,7 +337,7 @@ class _Batch:
         if not len(hits):
             return rows[~valid]
         found = found.take(pa.array(hits))
-        part = Part(rows[hits])
+        part = RowsRead(rows[hits])
         for i, name in enumerate(names):
             if name.endswith(MORE):
                 continue
@@ -351,7 +351,7 @@ class _Batch:
         self._add(kind, part, assemble.take_heads(heads, hits))
         return rows[~valid]
 
-    def _add(self, kind: _Kind, part: Part, heads: Heads) -> None:
+    def _add(self, kind: _LineKind, part: RowsRead, heads: Heads) -> None:
         for name, value in kind.line.const.items():
             if name not in part.columns:
                 part.columns[name] = pa.repeat(pa.scalar(value, assemble.arrow_type(kind.line.record, name)), len(part.rows))
@@ -442,7 +442,7 @@ class _Batch:
             return None
         return body.rstrip() + " " + following.strip()
 
-    def _match(self, kind: _Kind, body: str, row: int) -> dict[str, Any] | None:
+    def _match(self, kind: _LineKind, body: str, row: int) -> dict[str, Any] | None:
         assert kind.pattern is not None
         found = kind.pattern.match(body)
         if found is None:
@@ -467,7 +467,7 @@ class _Batch:
         # Whatever speaks of a line may be a prompt: nothing of it is kept.
         self.parser.quoted.add(kind.dialect.name, lambda: (self._where(row), f"{kind.line.marker} (the text around it left out)"))
 
-    def _broken(self, kind: _Kind, row: int, message: str, begin: int, reason: str) -> None:
+    def _broken(self, kind: _LineKind, row: int, message: str, begin: int, reason: str) -> None:
         where = self._where(row)
         left_out = kind.line.record is RequestLine
         text = f"{kind.line.marker} (the text of the request left out)" if left_out else example_of(message, begin, kind.line.words)

@@ -46,7 +46,7 @@ _COMMA_KEY = r"#?[A-Za-z][^:,=\"'\[\]]{0,60}?"
 
 
 @dataclass(slots=True)
-class Tokens:
+class PairSpans:
     """The pairs of one line: key, and where its value begins and ends in the text."""
 
     pairs: list[tuple[str, int, int]] = field(default_factory=list)
@@ -57,12 +57,12 @@ class Tokens:
 
 
 @dataclass(slots=True)
-class Reading:
+class LineValues:
     """What one line gave: column values, the unknown keys, and what a shape can be made of."""
 
     values: dict[str, Any]
     extra: dict[str, str]
-    tokens: Tokens
+    tokens: PairSpans
 
 
 @functools.cache
@@ -117,9 +117,9 @@ def _whole_end(text: str, end: int) -> int:
     return end
 
 
-def loose_tokens(text: str, start: int) -> Tokens:
+def loose_tokens(text: str, start: int) -> PairSpans:
     """Find the pairs behind ``start``: ``=`` or ``: ``, blanks or commas between them, nothing inside quotes."""
-    made = Tokens()
+    made = PairSpans()
     at = start
     while True:
         skipped = _SKIP.match(text, at)
@@ -172,10 +172,10 @@ def _split_pattern(pairs: str, kv: str) -> tuple[re.Pattern[str], re.Pattern[str
     return head, stop
 
 
-def split_tokens(text: str, start: int, pairs: str, kv: str) -> Tokens:
+def split_tokens(text: str, start: int, pairs: str, kv: str) -> PairSpans:
     """Find the pairs behind ``start`` where separator and key-value sign are fixed; a separator ends a value only before a key."""
     head, stop = _split_pattern(pairs, kv)
-    made = Tokens()
+    made = PairSpans()
     at = start
     while at < len(text):
         key = head.match(text, at)
@@ -213,7 +213,7 @@ def _first_value(value: str, pair: str) -> tuple[str, str]:
     return value, ""
 
 
-def _fill(line: Line, text: str, tokens: Tokens) -> tuple[dict[str, Any], dict[str, str]]:
+def _fill(line: Line, text: str, tokens: PairSpans) -> tuple[dict[str, Any], dict[str, str]]:
     """Put the pairs into columns, the unknown ones into extra."""
     kinds = kinds_of(line.record)
     targets = line.targets
@@ -264,7 +264,7 @@ def _fill(line: Line, text: str, tokens: Tokens) -> tuple[dict[str, Any], dict[s
     return values, extra
 
 
-def _spare_scalars(line: Line, text: str, tokens: Tokens, values: dict[str, Any], extra: dict[str, str]) -> None:
+def _spare_scalars(line: Line, text: str, tokens: PairSpans, values: dict[str, Any], extra: dict[str, str]) -> None:
     """Move a scalar beside lists to extra where its column is not a measure: a maximum or a sum, not one a sequence."""
     sizes = {len(values[c]) for c in line.same_length if c in line.strong and values.get(c) is not None}
     if not sizes or sizes == {1}:
@@ -291,7 +291,7 @@ def _check_lengths(line: Line, values: dict[str, Any]) -> None:
         raise Broken("list_length")
 
 
-def read_pairs(line: Line, text: str, marked: bool) -> Reading | None:
+def read_pairs(line: Line, text: str, marked: bool) -> LineValues | None:
     """Read one line of pairs.
 
     Parameters
@@ -356,10 +356,10 @@ def read_pairs(line: Line, text: str, marked: bool) -> Reading | None:
         extra.setdefault("text", " ".join(word if is_plain(word) else REDACTED for word in tokens.residue[:RESIDUE]))
     if repeated:
         extra["repeated"] = repeated[1]
-    return Reading({**line.const, **values}, extra, tokens)
+    return LineValues({**line.const, **values}, extra, tokens)
 
 
-def read_whole(line: Line, text: str, marked: bool) -> Reading | None:
+def read_whole(line: Line, text: str, marked: bool) -> LineValues | None:
     """Read a line of pairs behind something that is no head: it is one only if nothing is wrong with it.
 
     Parameters and result are those of ``read_pairs``.
@@ -374,7 +374,7 @@ def read_whole(line: Line, text: str, marked: bool) -> Reading | None:
     return reading if len(there) > 1 and (not line.strong or there & set(line.strong)) else None
 
 
-def _is_half_mean(line: Line, text: str, tokens: Tokens, values: dict[str, Any]) -> bool:
+def _is_half_mean(line: Line, text: str, tokens: PairSpans, values: dict[str, Any]) -> bool:
     """Whether the line ends in a mean that lost its last digits."""
     key, begin, end = tokens.pairs[-1]
     column = line.targets[key][1].column if key in line.targets else ""
@@ -391,7 +391,7 @@ def _is_half_mean(line: Line, text: str, tokens: Tokens, values: dict[str, Any])
     return abs(values[column] - sum(of) / len(of)) > 1e-6
 
 
-def _is_key_start(line: Line, tokens: Tokens, text: str) -> bool:
+def _is_key_start(line: Line, tokens: PairSpans, text: str) -> bool:
     """Whether the line ends in the beginning of a key that it would have had."""
     word = tokens.residue[-1]
     if not text.rstrip().endswith(word):
@@ -399,7 +399,7 @@ def _is_key_start(line: Line, tokens: Tokens, text: str) -> bool:
     return any(k.startswith(word) for k in line.fields)
 
 
-def _loose(line: Line, text: str, start: int, marked: bool, dots: bool) -> Tokens | None:
+def _loose(line: Line, text: str, start: int, marked: bool, dots: bool) -> PairSpans | None:
     known = line.known_keys.search(text, start)
     if known is None:
         if not marked:
@@ -447,14 +447,14 @@ def _headless(line: Line, text: str, begin: int) -> bool:
     return pair is not None and pair["key"] not in line.fields and any(k.endswith(pair["key"]) for k in line.fields)
 
 
-def _marked_label(line: Line, text: str, start: int) -> Tokens:
+def _marked_label(line: Line, text: str, start: int) -> PairSpans:
     return loose_tokens(text, start)
 
 
 _SENTENCE = re.compile(r"\s*(?:\((?:mixed )?(?P<inside>[^()]*)\))?\s*[.,:]?(?:\s+|$)")
 
 
-def _strict(line: Line, text: str, start: int) -> Tokens:
+def _strict(line: Line, text: str, start: int) -> PairSpans:
     """Find the pairs of a line whose marker is followed by a full stop or a comma."""
     opening = _SENTENCE.match(text, start)
     begin = opening.end() if opening else start

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics.dialects.base import MOST_SEQUENCES, Line
-from ddtree_metrics.dialects.pairs import ITERATION, Reading, kinds_of
+from ddtree_metrics.dialects.pairs import ITERATION, LineValues, kinds_of
 from ddtree_metrics.dialects.scan import Bools, Ints, Text
 from ddtree_metrics.dialects.secrets import PLAIN, SHAPED, kept_key, may_be_secret, names_secret
 
@@ -80,14 +80,14 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Part:
+class RowsRead:
     """Rows that were read together: their places in the batch, and a column each."""
 
     rows: Ints
     columns: dict[str, pa.Array] = field(default_factory=dict)
 
 
-def learn(line: Line, text: str, reading: Reading) -> Shape | None:
+def learn(line: Line, text: str, reading: LineValues) -> Shape | None:
     """Make the shape of a line that was read; ``None`` if the fast tier could not read it the same way."""
     tokens = reading.tokens
     if tokens.residue or "repeated" in reading.extra or not text.isascii():
@@ -162,7 +162,7 @@ def _slot(key: str, value: str, column: str | None, kinds: dict[str, tuple[str, 
     return None
 
 
-def match(shape: Shape, line: Line, text: Text, rows: Ints, begin: Ints) -> Part | None:
+def match(shape: Shape, line: Line, text: Text, rows: Ints, begin: Ints) -> RowsRead | None:
     """Read all lines that have a shape.
 
     Parameters
@@ -214,7 +214,7 @@ def match(shape: Shape, line: Line, text: Text, rows: Ints, begin: Ints) -> Part
     return _values(shape, line, text, rows, starts, ends)
 
 
-def _values(shape: Shape, line: Line, text: Text, rows: Ints, starts: list[Ints], ends: list[Ints]) -> Part | None:
+def _values(shape: Shape, line: Line, text: Text, rows: Ints, starts: list[Ints], ends: list[Ints]) -> RowsRead | None:
     count = len(rows)
     good: Bools = np.ones(count, dtype=np.bool_)
     numbers: dict[str, Any] = {}
@@ -256,7 +256,7 @@ def _values(shape: Shape, line: Line, text: Text, rows: Ints, starts: list[Ints]
         if not len(keep):
             return None
         rows = rows[keep]
-    part = Part(rows)
+    part = RowsRead(rows)
     kinds = kinds_of(line.record)
     if line.length and length is None and sizes_of:
         sizes = sizes_of[0] if keep is None else sizes_of[0][keep]
@@ -333,9 +333,9 @@ class Shapes:
         self._seen: dict[tuple[Any, ...], int] = {}
         self._rare: set[tuple[Any, ...]] = set()
 
-    def read(self, text: Text, rows: Ints, begin: Ints) -> tuple[list[Part], Ints]:
+    def read(self, text: Text, rows: Ints, begin: Ints) -> tuple[list[RowsRead], Ints]:
         """Read what the shapes can; return the parts, and which of ``rows`` (as places in it) are left."""
-        parts: list[Part] = []
+        parts: list[RowsRead] = []
         left = np.arange(len(rows))
         # What few lines have is read quicker by its keys, where that can be done.
         few = max(FEW_LINES, len(rows) // RARE) if self.openings else FEW_LINES
@@ -363,7 +363,7 @@ class Shapes:
             self._rare |= rare
             self.shapes = [s for s in self.shapes if s.key not in rare]
 
-    def _note_opening(self, text: str, reading: Reading) -> None:
+    def _note_opening(self, text: str, reading: LineValues) -> None:
         """Remember how lines of this kind open up to their first key, for ``bykey.py``."""
         if not self.line.loose or len(self.openings) >= MAX_OPENINGS or not reading.tokens.pairs:
             return
@@ -376,7 +376,7 @@ class Shapes:
         if opening.endswith(" ") and text[len(opening) : begin] == f"{key}=" and opening.isascii() and made not in self.openings:
             self.openings.append(made)
 
-    def offer(self, text: str, reading: Reading) -> Shape | None:
+    def offer(self, text: str, reading: LineValues) -> Shape | None:
         """Take note of a line that the tolerant reader has read; return the shape if it has become one."""
         self._note_opening(text, reading)
         self.offered += 1
@@ -396,4 +396,4 @@ class Shapes:
         return shape
 
 
-__all__ = ["ITERATION", "Part", "Shape", "Shapes", "Slot", "learn", "list_array", "map_array", "match"]
+__all__ = ["ITERATION", "RowsRead", "Shape", "Shapes", "Slot", "learn", "list_array", "map_array", "match"]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from ddtree_metrics.join.batch import Tolerance
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, Run, Steps
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns, StreamRun
 
 
-def match_alone(s: Steps, a: Asked, run: Run, which: Ints, tol: Tolerance) -> tuple[Ints, Ints, Ints]:
+def match_alone(s: StepColumns, a: Asked, run: StreamRun, which: Ints, tol: Tolerance) -> tuple[Ints, Ints, Ints]:
     """Find the requests that made whole stretches of single steps, where their own numbers leave no doubt.
 
     Parameters
     ----------
-    s, a : Steps, Asked
+    s, a : StepColumns, Asked
         Steps and requests.
-    run : Run
+    run : StreamRun
         The run to look at.
     which : ndarray of int
         Its requests, ordered by entry.

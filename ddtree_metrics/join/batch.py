@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Ints, Steps
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Ints, StepColumns
 
 UNNAMED = -1
 """The request number of an occupant that nobody told of."""
@@ -80,7 +80,7 @@ class Batch:
 
     def __init__(
         self,
-        steps: Steps,
+        steps: StepColumns,
         asked: Asked,
         begin: int,
         end: int,

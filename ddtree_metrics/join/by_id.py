@@ -7,11 +7,11 @@ import numpy as np
 from ddtree_metrics.join.batch import Tolerance
 from ddtree_metrics.join.clock import Offset
 from ddtree_metrics.join.match import Result
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Steps
-from ddtree_metrics.join.verify import Pieces, lay_out
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, StepColumns
+from ddtree_metrics.join.verify import SegmentArrays, lay_out
 
 
-def match_ids(s: Steps, a: Asked, names: list[str | None]) -> tuple[Result, Bools]:
+def match_ids(s: StepColumns, a: Asked, names: list[str | None]) -> tuple[Result, Bools]:
     """Match by the ids in the lines; requests that share an id are told apart by their times.
 
     Returns
@@ -44,7 +44,7 @@ def match_ids(s: Steps, a: Asked, names: list[str | None]) -> tuple[Result, Bool
             slot.append(j)
     at = np.array(begin, np.int64)
     zero = np.zeros(len(at), np.int64)
-    pieces = Pieces(np.array(request, np.int64), at, at + 1, np.array(slot, np.int64), zero, zero, {})
+    pieces = SegmentArrays(np.array(request, np.int64), at, at + 1, np.array(slot, np.int64), zero, zero, {})
     flags: dict[int, set[str]] = {}
     tol = Tolerance(10**12, 10**12, 0, 0)
     matched = lay_out(s, a, pieces, flags, tol)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, Steps
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns
 
 SAMPLE = 300
 """How many requests are looked at to find the offset."""
@@ -50,7 +50,7 @@ class Offset:
 class Clock:
     """Compare requests with the steps of a log at a supposed offset."""
 
-    def __init__(self, s: Steps, a: Asked, prefill_times: Ints) -> None:
+    def __init__(self, s: StepColumns, a: Asked, prefill_times: Ints) -> None:
         self.s, self.a = s, a
         good = (a.finished != UNKNOWN) & (a.entry != UNKNOWN) & (a.completion > 1) & (a.retractions == 0) & ~a.aborted
         at = np.flatnonzero(good)
@@ -225,7 +225,7 @@ def by_prefills(a: Asked, times: Ints, lengths: Ints) -> Offset | None:
     return Offset(us, unsure, "estimated", agree, len(found), lag or SERVER_LAG_US)
 
 
-def same_clock(s: Steps, a: Asked, prefill_times: Ints) -> Offset:
+def same_clock(s: StepColumns, a: Asked, prefill_times: Ints) -> Offset:
     """Return the offset 0, with how far it can be from the truth and how late an end is told."""
     lag = CLIENT_LAG_US if a.client.any() else SERVER_LAG_US
     clock = Clock(s, a, prefill_times)
@@ -239,12 +239,12 @@ def same_clock(s: Steps, a: Asked, prefill_times: Ints) -> Offset:
     return found
 
 
-def proposals(s: Steps, a: Asked, prefill_times: Ints, lengths: Ints, relative: Bools) -> list[Offset]:
+def proposals(s: StepColumns, a: Asked, prefill_times: Ints, lengths: Ints, relative: Bools) -> list[Offset]:
     """Propose offsets that may make requests and steps agree; which of them does, only the match tells.
 
     Parameters
     ----------
-    s, a : Steps, Asked
+    s, a : StepColumns, Asked
         Steps of the log; requests on their own clock.
     prefill_times, lengths : ndarray of int
         When prefills were logged, in us, and of how many tokens each was (-1: of several requests); may be empty. The line may be
@@ -286,7 +286,7 @@ def proposals(s: Steps, a: Asked, prefill_times: Ints, lengths: Ints, relative: 
     return [made[us] for us in chosen[:MOST_TRIED]]
 
 
-def refined(s: Steps, a: Asked, offset: Offset) -> Offset:
+def refined(s: StepColumns, a: Asked, offset: Offset) -> Offset:
     """Put an offset into the middle of those that the requests allow, with its uncertainty."""
     made = Clock(s, a, np.zeros(0, np.int64)).refine(offset.us)
     if made.uncertainty_us is None:
@@ -297,7 +297,7 @@ def refined(s: Steps, a: Asked, offset: Offset) -> Offset:
     return made
 
 
-def _first_tokens(s: Steps) -> Ints:
+def _first_tokens(s: StepColumns) -> Ints:
     """Estimate when prefills were done: a step's time before the line of the first step after each, as long as the next step took."""
     at = np.flatnonzero(s.fresh)
     after = np.minimum(at + 1, len(s) - 1)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables
-from ddtree_metrics.join.joined_rows import Writer
+from ddtree_metrics.join.joined_rows import RowWriter
 from ddtree_metrics.memory import give_back
 
 PART = 1 << 15
@@ -24,12 +24,12 @@ PART = 1 << 15
 LEFT_OUT = ("time", "host", "unit", "dp_rank", "context_from", "flags")
 
 
-def lean_join(writer: Writer, steps: pa.Table) -> pd.DataFrame:
+def lean_join(writer: RowWriter, steps: pa.Table) -> pd.DataFrame:
     """Make the lean rows of a join.
 
     Parameters
     ----------
-    writer : Writer
+    writer : RowWriter
         What the join gave.
     steps : pyarrow.Table
         The steps that were joined.

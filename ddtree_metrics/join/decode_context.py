@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.join.prepare import UNKNOWN, Ints, Steps
+from ddtree_metrics.join.prepare import UNKNOWN, Ints, StepColumns
 
 PRECISION = 0.02
 """Rounding to pages may move the context by this share of it, not more."""
@@ -66,12 +66,12 @@ def usable(tokens: Ints, running: Ints) -> tuple[np.ndarray, int, int, int]:
     return good & ~coarse, zero, constant, rounded
 
 
-def from_decode_lines(s: Steps, decode: pd.DataFrame, wanted: np.ndarray) -> DecodeContext:
+def from_decode_lines(s: StepColumns, decode: pd.DataFrame, wanted: np.ndarray) -> DecodeContext:
     """Estimate the context of steps whose requests are not known.
 
     Parameters
     ----------
-    s : Steps
+    s : StepColumns
         The steps.
     decode : DataFrame
         The table ``decode`` of the same log.
@@ -113,7 +113,7 @@ def from_decode_lines(s: Steps, decode: pd.DataFrame, wanted: np.ndarray) -> Dec
     return made
 
 
-def _broken(s: Steps, lo: int, hi: int) -> Ints:
+def _broken(s: StepColumns, lo: int, hi: int) -> Ints:
     """Give a number to each stretch of steps over which the batch was the same; a step that follows a prefill is a stretch of its own."""
     changed = s.batch[lo + 1 : hi] != s.batch[lo : hi - 1]
     fresh = s.fresh[lo:hi]
@@ -121,7 +121,7 @@ def _broken(s: Steps, lo: int, hi: int) -> Ints:
     return np.cumsum(np.concatenate([[0], changed | fresh[1:] | after]))
 
 
-def _somebody_left(s: Steps, lo: int, hi: int, after: Ints) -> np.ndarray:
+def _somebody_left(s: StepColumns, lo: int, hi: int, after: Ints) -> np.ndarray:
     """Whether a request may have ended with the step before ``after``: fewer come next, as many after a prefill, or nothing is known."""
     last = after >= hi
     step, following = np.maximum(after - 1, lo), np.minimum(after, hi - 1)
@@ -139,7 +139,7 @@ def _fallen(step: Ints, tokens: Ints, broken: Ints) -> np.ndarray:
 
 
 def _spread(
-    s: Steps, lo: int, hi: int, after: Ints, tokens: Ints, running: Ints, broken: Ints, wanted: np.ndarray, made: DecodeContext
+    s: StepColumns, lo: int, hi: int, after: Ints, tokens: Ints, running: Ints, broken: Ints, wanted: np.ndarray, made: DecodeContext
 ) -> None:
     """Carry each line's number to the steps around it over which the batch was the same, by what they committed."""
     total = np.maximum(s.total[lo:hi], 0)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ddtree_metrics.join.prepare import Asked, Bools, Ints, Steps
+from ddtree_metrics.join.prepare import Asked, Bools, Ints, StepColumns
 from ddtree_metrics.join.verify import Matched
 from ddtree_metrics.records import RequestStep
 from ddtree_metrics.schema import arrow_schema
@@ -22,10 +22,10 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class Writer:
+class RowWriter:
     """Everything that rows are made from."""
 
-    s: Steps
+    s: StepColumns
     a: Asked
     m: Matched
     names: list[str | None]

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from ddtree_metrics.join import decode_context
 from ddtree_metrics.join.by_id import match_ids
-from ddtree_metrics.join.joined_rows import Writer
-from ddtree_metrics.join.match import Result, Side, match
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, Steps, prepare_requests, prepare_steps, stream_names
+from ddtree_metrics.join.joined_rows import RowWriter
+from ddtree_metrics.join.match import OtherLines, Result, match
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns, prepare_requests, prepare_steps, stream_names
 from ddtree_metrics.join.share import share
 from ddtree_metrics.join.verify import COARSE_US, Matched
 
@@ -31,7 +31,7 @@ MIN_TRUSTED = 0.9
 class Joined:
     """What the join made: a writer of rows, the summary, and what the user should hear."""
 
-    writer: Writer
+    writer: RowWriter
     summary: dict[str, Any]
     warnings: list[str]
 
@@ -67,13 +67,13 @@ def join_steps(
     where = np.empty(len(s), np.int32)
     where[s.row] = np.arange(len(s), dtype=np.int32)
     flags = _row_flags(asked, m, result.flags, own_flags, kinds)
-    writer = Writer(s, asked, m, names, flags, root, by_id, estimates, where)
+    writer = RowWriter(s, asked, m, names, flags, root, by_id, estimates, where)
     summary, words = _sum_up(s, asked, m, result, left_out, flags, by_id, requests, bonus, found, shared)
     return Joined(writer, summary, words)
 
 
 def _match(
-    s: Steps, asked: Asked, side: Side, offset_us: int | None, relative: Bools, resolution: int, ids: list[str | None]
+    s: StepColumns, asked: Asked, side: OtherLines, offset_us: int | None, relative: Bools, resolution: int, ids: list[str | None]
 ) -> tuple[Result, Asked, Bools | None, int]:
     """Match; if almost nothing reconciles, see whether the log's commits leave the bonus token out."""
     if s.ids is not None:
@@ -117,8 +117,8 @@ def _about(requests: pd.DataFrame, asked: Asked) -> tuple[Bools, list[tuple[str,
     return relative, [flags[i] for i in rows], [kinds[i] for i in rows], texts("request_id")
 
 
-def _side(prefill: pa.Table | None, events: pa.Table | None) -> Side:
-    made = Side()
+def _side(prefill: pa.Table | None, events: pa.Table | None) -> OtherLines:
+    made = OtherLines()
     if prefill is not None and prefill.num_rows:
         time = np.asarray(pc.fill_null(prefill.column("time").combine_chunks().cast(pa.int64()), int(UNKNOWN)))
         length = np.asarray(
@@ -158,7 +158,9 @@ def _resolution(again: Callable[[], Iterator[pa.RecordBatch]]) -> int:
     return 1
 
 
-def _order_by_line(s: Steps, again: Callable[[], Iterator[pa.RecordBatch]], prefill: pa.Table, side: Side, resolution: int) -> None:
+def _order_by_line(
+    s: StepColumns, again: Callable[[], Iterator[pa.RecordBatch]], prefill: pa.Table, side: OtherLines, resolution: int
+) -> None:
     """Where the clock is too coarse, let the order of the lines tell which step follows a prefill.
 
     For the match (and for nothing else) the lines that share a stamp are spread evenly over the clock's smallest step.
@@ -201,7 +203,7 @@ def _line_numbers(column: Any) -> Ints:
     return np.asarray(pc.fill_null(text.cast(pa.int64()), -1)).astype(np.int64)
 
 
-def _without_context(s: Steps, a: Asked, m: Matched) -> np.ndarray:
+def _without_context(s: StepColumns, a: Asked, m: Matched) -> np.ndarray:
     """Say which steps have a slot without a context."""
     if not len(s):
         return np.zeros(0, bool)
@@ -230,7 +232,7 @@ def _when(us: int) -> str:
 
 
 def _sum_up(
-    s: Steps,
+    s: StepColumns,
     a: Asked,
     m: Matched,
     result: Result,
@@ -308,7 +310,7 @@ def _count(requests: pd.DataFrame, flag: str) -> int:
 
 
 def _words(
-    s: Steps,
+    s: StepColumns,
     a: Asked,
     m: Matched,
     summary: dict[str, Any],

@@ -11,8 +11,8 @@ from ddtree_metrics.join.alone import match_alone
 from ddtree_metrics.join.batch import Tolerance
 from ddtree_metrics.join.clock import Offset, proposals, refined, same_clock, whole_quarter
 from ddtree_metrics.join.follow import Follower
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, Run, Steps
-from ddtree_metrics.join.verify import Matched, Pieces, lay_out
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns, StreamRun
+from ddtree_metrics.join.verify import Matched, SegmentArrays, lay_out
 
 CLIENT_START_US = 100_000
 """A client may see the first token so much later than the step lines begin."""
@@ -25,7 +25,7 @@ END_US = 100_000
 
 
 @dataclass(slots=True)
-class Side:
+class OtherLines:
     """What else the log says: prefills and retractions, by stream."""
 
     prefill_time: dict[str, Ints] = field(default_factory=dict)
@@ -62,14 +62,14 @@ POLICIES = ("length", "kept", "newest")
 """Who is retracted, and the order after it: least output, the rest sorted by output; least output, order kept; the newest."""
 
 
-def match(s: Steps, a: Asked, side: Side, offset_us: int | None, relative: Bools, resolution_us: int) -> tuple[Result, Asked]:
+def match(s: StepColumns, a: Asked, side: OtherLines, offset_us: int | None, relative: Bools, resolution_us: int) -> tuple[Result, Asked]:
     """Match requests with the slots of steps.
 
     Parameters
     ----------
-    s, a : Steps, Asked
+    s, a : StepColumns, Asked
         Steps and requests.
-    side : Side
+    side : OtherLines
         Prefills and retractions.
     offset_us : int or None
         By how much the requests' clock is ahead, if that is known.
@@ -124,7 +124,7 @@ def _reconciling(made: tuple[Result, Asked]) -> int:
     return int(made[0].matched.fits.sum())
 
 
-def _matched_at(s: Steps, asked: Asked, side: Side, offset: Offset, resolution_us: int) -> tuple[Result, Asked]:
+def _matched_at(s: StepColumns, asked: Asked, side: OtherLines, offset: Offset, resolution_us: int) -> tuple[Result, Asked]:
     """Match with one offset between the clocks."""
     a = asked.take(np.arange(len(asked)))
     moved = ~a.log if offset.how != "given" or not a.log.all() else np.ones(len(a), bool)
@@ -153,7 +153,7 @@ def _matched_at(s: Steps, asked: Asked, side: Side, offset: Offset, resolution_u
     return best, a
 
 
-def _attempt(s: Steps, a: Asked, side: Side, tol: Tolerance, offset: Offset, policy: str) -> Result:
+def _attempt(s: StepColumns, a: Asked, side: OtherLines, tol: Tolerance, offset: Offset, policy: str) -> Result:
     flags: dict[int, set[str]] = {}
     for begin, end in side.jumps:
         last = np.where(a.finished != UNKNOWN, a.finished, a.entry)
@@ -170,15 +170,15 @@ def _attempt(s: Steps, a: Asked, side: Side, tol: Tolerance, offset: Offset, pol
     return Result(matched, offset, flags, missed, lost)
 
 
-def _pieces(parts: list[tuple[Any, ...]], ends: dict[int, tuple[int, int]]) -> Pieces:
+def _pieces(parts: list[tuple[Any, ...]], ends: dict[int, tuple[int, int]]) -> SegmentArrays:
     if not parts:
         none = np.zeros(0, np.int64)
-        return Pieces(none, none, none, none, none, none, ends)
+        return SegmentArrays(none, none, none, none, none, none, ends)
     request, begin, end, slot, part, again = (np.concatenate([np.asarray(p[i], np.int64) for p in parts]) for i in range(6))
-    return Pieces(request, begin, end, slot, part, again, ends)
+    return SegmentArrays(request, begin, end, slot, part, again, ends)
 
 
-def _allot(s: Steps, a: Asked, side: Side, tol: Tolerance, flags: dict[int, set[str]]) -> tuple[list[Ints], int]:
+def _allot(s: StepColumns, a: Asked, side: OtherLines, tol: Tolerance, flags: dict[int, set[str]]) -> tuple[list[Ints], int]:
     """Give each request to the run that served it; those whose rank cannot be told are left out."""
     runs = s.runs
     out: list[list[int]] = [[] for _ in runs]
@@ -208,7 +208,7 @@ def _allot(s: Steps, a: Asked, side: Side, tol: Tolerance, flags: dict[int, set[
     return [np.array(x, np.int64) for x in out], without
 
 
-def _one_of(s: Steps, a: Asked, side: Side, r: int, near: Ints, spans: list[tuple[int, int]], tol: Tolerance) -> Ints:
+def _one_of(s: StepColumns, a: Asked, side: OtherLines, r: int, near: Ints, spans: list[tuple[int, int]], tol: Tolerance) -> Ints:
     """Choose among runs that were there at the time: by steps, by the length of a prefill, by overlap."""
     first, last = int(a.entry[r]), int(a.finished[r] if a.finished[r] != UNKNOWN else a.entry[r])
     fits, prefilled = [], []
@@ -238,11 +238,11 @@ def _one_of(s: Steps, a: Asked, side: Side, r: int, near: Ints, spans: list[tupl
 
 
 def _match_run(
-    s: Steps,
+    s: StepColumns,
     a: Asked,
-    run: Run,
+    run: StreamRun,
     which: Ints,
-    side: Side,
+    side: OtherLines,
     tol: Tolerance,
     pieces: list[tuple[Any, ...]],
     ends: dict[int, tuple[int, int]],

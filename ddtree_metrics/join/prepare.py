@@ -30,7 +30,7 @@ SMALLER: dict[str, Any] = {"batch": np.int32, "lens": np.int32, "total": np.int3
 
 
 @dataclass(slots=True)
-class Run:
+class StreamRun:
     """One run of one stream: where its steps stand in the order of streams."""
 
     stream: str
@@ -40,7 +40,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Steps:
+class StepColumns:
     """All steps, ordered by stream and then as logged.
 
     ``row`` is the place of each step in the table that was given. ``place[i]:place[i + 1]`` are the slots of step ``i`` in
@@ -60,7 +60,7 @@ class Steps:
     lost: Bools
     fresh: Bools
     total: Halves
-    runs: list[Run]
+    runs: list[StreamRun]
     ids: Any = None
     no_time: int = 0
 
@@ -136,7 +136,7 @@ def stream_names(table: pa.Table | pa.RecordBatch) -> pa.Array:
     return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
 
 
-def prepare_steps(batches: Iterable[pa.RecordBatch | pa.Table]) -> Steps:
+def prepare_steps(batches: Iterable[pa.RecordBatch | pa.Table]) -> StepColumns:
     """Read what the join needs of each step, batch by batch, so that memory holds numbers only."""
     parts: dict[str, list[Any]] = {
         k: [] for k in ("time", "batch", "lens", "commit", "accepted", "whole", "single", "total", "code", "lost", "fresh", "cut", "rank")
@@ -148,7 +148,7 @@ def prepare_steps(batches: Iterable[pa.RecordBatch | pa.Table]) -> Steps:
     if not parts["time"]:
         none = np.zeros(0, np.int64)
         half, small, flag = none.astype(np.int32), none.astype(np.int16), none > 0
-        return Steps(half, none, half, np.zeros(1, np.int64), small, small, flag, flag, flag, flag, half, [])
+        return StepColumns(half, none, half, np.zeros(1, np.int64), small, small, flag, flag, flag, flag, half, [])
     flat = {k: np.concatenate(parts.pop(k)) for k in list(parts)}
     code = flat["code"]
     in_order = len(names) <= 1 or bool(np.all(code[1:] >= code[:-1]))
@@ -171,11 +171,14 @@ def prepare_steps(batches: Iterable[pa.RecordBatch | pa.Table]) -> Steps:
     by_code = {v: k for k, v in names.items()}
     ranks = flat["rank"][order]
     ends = np.append(starts[1:], len(code))
-    runs = [Run(by_code[int(code[a])], int(ranks[a]) if ranks[a] >= 0 else None, int(a), int(b)) for a, b in zip(starts, ends, strict=True)]
+    runs = [
+        StreamRun(by_code[int(code[a])], int(ranks[a]) if ranks[a] >= 0 else None, int(a), int(b))
+        for a, b in zip(starts, ends, strict=True)
+    ]
     if unknown.any():
         _fill_times(time, unknown, runs)
     has_ids = any(x is not None for x in ids)
-    return Steps(
+    return StepColumns(
         row=np.arange(len(code), dtype=np.int32)[order],
         time=time,
         batch=flat["batch"][order],
@@ -278,7 +281,7 @@ def _spread(width: Ints, values: Any, offsets: Ints, valid: Bools) -> Small:
     return out
 
 
-def _fill_times(time: Ints, unknown: Bools, runs: list[Run]) -> None:
+def _fill_times(time: Ints, unknown: Bools, runs: list[StreamRun]) -> None:
     """Give steps without a time that of the step before them, so that their order is kept."""
     for run in runs:
         part, missing = time[run.begin : run.end], unknown[run.begin : run.end]

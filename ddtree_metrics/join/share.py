@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Steps
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, StepColumns
 from ddtree_metrics.join.verify import Matched
 
 
-def share(s: Steps, a: Asked, m: Matched, flags: dict[int, set[str]]) -> int:
+def share(s: StepColumns, a: Asked, m: Matched, flags: dict[int, set[str]]) -> int:
     """Put the requests that ran into the slots of steps without lists, and count their shares.
 
     Where the batch was followed, who ran is known already; elsewhere it is told by time, if as many ran as the batch was large.

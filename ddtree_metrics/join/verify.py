@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from ddtree_metrics.join.batch import Tolerance
-from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, Steps
+from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns
 
 UNSURE = {
     "lost_lines",
@@ -60,7 +60,7 @@ class Matched:
 
 
 @dataclass(slots=True)
-class Pieces:
+class SegmentArrays:
     """Segments of all followers as arrays."""
 
     request: Ints
@@ -72,14 +72,14 @@ class Pieces:
     ends: dict[int, tuple[int, int]]
 
 
-def lay_out(s: Steps, a: Asked, pieces: Pieces, flags: dict[int, set[str]], tol: Tolerance) -> Matched:
+def lay_out(s: StepColumns, a: Asked, pieces: SegmentArrays, flags: dict[int, set[str]], tol: Tolerance) -> Matched:
     """Lay segments out over the slots, number the steps of each request, and check every request.
 
     Parameters
     ----------
-    s, a : Steps, Asked
+    s, a : StepColumns, Asked
         Steps and requests; the requests' times are already on the log's clock.
-    pieces : Pieces
+    pieces : SegmentArrays
         Who had which slot when.
     flags : dict of int to set of str
         What is doubtful about a request already; more is added.
@@ -141,7 +141,7 @@ class Sums:
         return cls(zero(), zero(), zero(), zero() - 1, zero() - 1, zero(), zero(), *flags)
 
 
-def _lay_out_some(s: Steps, a: Asked, pieces: Pieces, which: Ints, sums: Sums, out: tuple[npt.NDArray[np.int32], ...]) -> None:
+def _lay_out_some(s: StepColumns, a: Asked, pieces: SegmentArrays, which: Ints, sums: Sums, out: tuple[npt.NDArray[np.int32], ...]) -> None:
     """Lay the segments ``which`` (ordered by request and time; whole requests) out over the slots."""
     ids, req = np.unique(pieces.request[which], return_inverse=True)
     begin, slot = pieces.begin[which], pieces.slot[which]
@@ -178,7 +178,7 @@ def _lay_out_some(s: Steps, a: Asked, pieces: Pieces, which: Ints, sums: Sums, o
 
 
 def _after_losses(
-    a: Asked, pieces: Pieces, part: Ints, who: Ints, commit: Ints, count: Ints, heads: Ints, index: Ints, generated: Ints, ids: Ints
+    a: Asked, pieces: SegmentArrays, part: Ints, who: Ints, commit: Ints, count: Ints, heads: Ints, index: Ints, generated: Ints, ids: Ints
 ) -> None:
     """Count from the end where lines are missing in the middle, if the request's own totals allow it; else nothing is known."""
     for i in np.unique(who[part > 0]).tolist():
@@ -200,7 +200,7 @@ def _after_losses(
 
 
 def _check(
-    s: Steps, a: Asked, sums: Sums, request: npt.NDArray[np.int32], flags: dict[int, set[str]], tol: Tolerance, pieces: Pieces
+    s: StepColumns, a: Asked, sums: Sums, request: npt.NDArray[np.int32], flags: dict[int, set[str]], tol: Tolerance, pieces: SegmentArrays
 ) -> tuple[Bools, Bools, Ints, Bools]:
     n = len(a)
     count, first, last = sums.count, sums.first, sums.last
@@ -254,7 +254,7 @@ def _check(
 
 
 def _doubt_neighbours(
-    s: Steps,
+    s: StepColumns,
     trusted: Bools,
     some: Bools,
     sure: Bools,
@@ -262,7 +262,7 @@ def _doubt_neighbours(
     last: Ints,
     request: npt.NDArray[np.int32],
     flags: dict[int, set[str]],
-    pieces: Pieces,
+    pieces: SegmentArrays,
 ) -> None:
     """Take trust from requests that ran beside a doubtful one (or nobody known), unless their own numbers are beyond doubt.
 
@@ -291,7 +291,7 @@ def _doubt_neighbours(
             flags.setdefault(r, set()).add("beside_doubtful")
 
 
-def _moves_in_doubt(s: Steps, pieces: Pieces, own: Ints, request: npt.NDArray[np.int32], firm: Bools) -> bool:
+def _moves_in_doubt(s: StepColumns, pieces: SegmentArrays, own: Ints, request: npt.NDArray[np.int32], firm: Bools) -> bool:
     """Whether a request may have moved to its next slot some steps sooner or later, by what it was given in both slots.
 
     It moves up when somebody before it leaves; if all of those are known for certain, so is the step.
@@ -316,7 +316,7 @@ def _moves_in_doubt(s: Steps, pieces: Pieces, own: Ints, request: npt.NDArray[np
     return False
 
 
-def _alike(s: Steps, steps: range, slot: int, other: int) -> bool:
+def _alike(s: StepColumns, steps: range, slot: int, other: int) -> bool:
     """Whether the first one, two … of these steps give the same in one slot as in another, in any order."""
     mine: list[tuple[int, int]] = []
     theirs: list[tuple[int, int]] = []

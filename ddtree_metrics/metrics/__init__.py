@@ -12,7 +12,7 @@ from ddtree_metrics.metrics.comparison import StepTimeComparison, compare_step_t
 from ddtree_metrics.metrics.confounding import Confounding, confounded
 from ddtree_metrics.metrics.context import BY_CONTEXT_COLUMNS, by_context
 from ddtree_metrics.metrics.counters import reconcile_counters
-from ddtree_metrics.metrics.fits import Effect, Share, StepTimeFit, fit_step_time
+from ddtree_metrics.metrics.fits import FittedEffect, Share, StepTimeFit, fit_step_time
 from ddtree_metrics.metrics.gaps import gaps
 from ddtree_metrics.metrics.histograms import context_histogram, merge_histograms, summarise_histogram
 from ddtree_metrics.metrics.rates import AcceptRate, RankMean, accept_rate, accept_rates, weighted_mean_over_ranks
@@ -53,7 +53,7 @@ __all__ = [
     "Attribution",
     "CommitConvention",
     "Confounding",
-    "Effect",
+    "FittedEffect",
     "LogInterval",
     "NodesConvention",
     "PromptKeys",

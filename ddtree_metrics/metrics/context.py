@@ -120,7 +120,7 @@ def by_context(
         for number, part in enumerate(np.split(order, starts[1:])):
             row = data.summary(part, resamples=resamples, seed=seed + number, level=level)
             low, high = float(limits[place[part[0]]]), float(limits[place[part[0]] + 1])
-            row |= {"bin": _label(low, high), "low": low, "high": high}
+            row |= {"bin": bin_label(low, high), "low": low, "high": high}
             rows.append(row)
         made = pd.DataFrame(rows, columns=list(BY_CONTEXT_COLUMNS))
     for name in ("interval_from", "reason", "bin"):
@@ -341,7 +341,7 @@ def _edges(axis: Floats, edges: Sequence[float] | None, bins: int | None, width:
     return np.asarray((first + np.arange(int(np.floor(high / step) - first) + 2)) * step)
 
 
-def _label(low: float, high: float) -> str:
+def bin_label(low: float, high: float) -> str:
     """Name a bin: ``512-1023`` for whole numbers, ``0.5..1`` for others."""
     if low == round(low) and high == round(high):
         return f"{low:.0f}" if high - low <= 1 else f"{low:.0f}-{high - 1:.0f}"

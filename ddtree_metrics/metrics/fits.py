@@ -12,8 +12,8 @@ from ddtree_metrics.errors import MetricError
 from ddtree_metrics.metrics.choice import choose
 from ddtree_metrics.metrics.confidence import widening
 from ddtree_metrics.metrics.confounding import TOGETHER
-from ddtree_metrics.metrics.knees import Rows, find_knee, level_variance
-from ddtree_metrics.metrics.models import Cells, Model, Regression, without_outliers
+from ddtree_metrics.metrics.knees import KneeRows, find_knee, level_variance
+from ddtree_metrics.metrics.models import ClassMeans, Model, Regression, without_outliers
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats, Ints
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
@@ -50,7 +50,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Effect:
+class FittedEffect:
     """Step time at one context length against another, all from one fitted line.
 
     Attributes
@@ -197,7 +197,7 @@ class StepTimeFit:
         slope = (made.slope_ms_per_1000, made.slope_low, made.slope_high)
         return Share(made.share, made.share_low, made.share_high, away, made.reason, *slope)
 
-    def effect(self, context_low: float, context_high: float, batch: float | None = None) -> Effect:
+    def effect(self, context_low: float, context_high: float, batch: float | None = None) -> FittedEffect:
         """Compare step time at two context lengths by the fitted line.
 
         Ratio, slope and share come from the same line and the same resamples, so that none contradicts another. The line is that of
@@ -212,26 +212,26 @@ class StepTimeFit:
 
         Returns
         -------
-        Effect
+        FittedEffect
         """
         return self._between(float(context_low), float(context_high), batch, None if self._line is None else Model("line"))
 
-    def _between(self, first: float, second: float, batch: float | None, form: Model | None) -> Effect:
+    def _between(self, first: float, second: float, batch: float | None, form: Model | None) -> FittedEffect:
         """Compare a form at two contexts: every number from the same coefficients, and every interval from the same draws."""
         if form is None or self._form is None or self._beta is None or (form.kind == "line" and self._line is None):
-            return Effect(first, second, reason=self.dropped.get("context") or self.reason or "nothing was fitted")
+            return FittedEffect(first, second, reason=self.dropped.get("context") or self.reason or "nothing was fitted")
         beta, draws = self._beta, self._draws
         if form.kind == "line":
             assert self._line is not None
             beta, draws = self._line
         if not first < second:
-            return Effect(first, second, reason="the second context is not the longer one")
+            return FittedEffect(first, second, reason="the second context is not the longer one")
         design = self._design(np.array([first, second]), batch, None, form)
         ends = design @ beta
         outside = bool(self._outside(np.array([first, second]), batch).any())
         if not (ends > 0).all():
             reason = "the fit gives no positive step time there"
-            return Effect(first, second, float(ends[0]), float(ends[1]), extrapolated=True, reason=reason)
+            return FittedEffect(first, second, float(ends[0]), float(ends[1]), extrapolated=True, reason=reason)
         run = float(self._x(np.array([second - first]), batch)[0]) / 1000.0
         slope, ratio = float(ends[1] - ends[0]) / run, float(ends[1] / ends[0])
         low = high = slope_low = slope_high = NAN
@@ -248,7 +248,7 @@ class StepTimeFit:
             if not (low > 0 and np.isfinite(high)):
                 low = high = NAN
                 why = "the step time at one of the two contexts may be zero: the ratio has no interval"
-        return Effect(
+        return FittedEffect(
             first,
             second,
             float(ends[0]),
@@ -387,7 +387,7 @@ def fit_step_time(
         if _line_loss(sums, other, y, codes, seed) < _line_loss(x, extra, y, codes, seed):
             x, extra, names, term, dropped = sums, other, other_names, "batch_context", other_dropped
     tamed, weight = without_outliers(x, extra, y, seed)
-    cells = Cells.of(x, extra, tamed, weight, codes, seed=seed)
+    cells = ClassMeans.of(x, extra, tamed, weight, codes, seed=seed)
     reason = _why_no_intervals(steps.source, cells)
     if constant:
         dropped["context"] = f"the context is {x[0]:.0f} tokens in every step: nothing can be said about how step time goes with it"
@@ -412,7 +412,7 @@ def fit_step_time(
     assert form is not None
     knee_low = knee_high = NAN
     if chosen == "bend":
-        found = Rows.of(x, extra, tamed, weight, codes, seed=seed)
+        found = KneeRows.of(x, extra, tamed, weight, codes, seed=seed)
         between = level_variance(found, "bend", form.knee)
         knee = find_knee(found, "bend", sampler, between=between, level=level, minimum=2 if sampler is not None else 1)
         if knee is not None:
@@ -478,14 +478,14 @@ def _terms(steps: _Steps, usable: Any, x: Floats, batch: bool, nodes: bool, drop
 def _line_loss(x: Floats, extra: Floats, y: Floats, codes: Ints, seed: int) -> float:
     """Return the squared error of a line, outliers tamed."""
     tamed, weight = without_outliers(x, extra, y, seed)
-    regression = Regression(Cells.of(x, extra, tamed, weight, codes, seed=seed), seed=seed)
+    regression = Regression(ClassMeans.of(x, extra, tamed, weight, codes, seed=seed), seed=seed)
     beta = regression.fit(Model("line"))
     design = Model("line").design(x, extra)
     away = np.abs(y - design @ beta) / np.maximum(np.abs(design @ beta), 1e-9)
     return float(np.minimum(away, 5 * np.median(away) + 1e-12).mean())
 
 
-def _why_no_intervals(source: str, cells: Cells) -> str | None:
+def _why_no_intervals(source: str, cells: ClassMeans) -> str | None:
     """Say why requests cannot be resampled, or None."""
     if cells.groups == 1:
         return "no intervals: " + {"request_id": "one request", "stretch": "one stretch of steps"}.get(source, "one distinct prompt")
@@ -494,13 +494,13 @@ def _why_no_intervals(source: str, cells: Cells) -> str | None:
     return None
 
 
-def _blocks(cells: Cells) -> Cells:
+def _blocks(cells: ClassMeans) -> ClassMeans:
     """Cut the rows of a single request into blocks, to have something to leave out; intervals are not made from these."""
     rows = len(cells.x)
     count = min(10, rows)
     block = (np.arange(rows) * count * 2 // rows) % count
     made = block.astype(np.int64)
-    return Cells(cells.x, cells.extra, cells.y, cells.weight, made, count, float(count), made)
+    return ClassMeans(cells.x, cells.extra, cells.y, cells.weight, made, count, float(count), made)
 
 
 def _ends(estimate: float, draws: Floats, groups: float, level: float) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics.context import BY_CONTEXT_COLUMNS, _label
+from ddtree_metrics.metrics.context import BY_CONTEXT_COLUMNS, bin_label
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats, Ints
 
@@ -43,7 +43,7 @@ _WIDTH = b"ddtree_metrics.width"
 _LEFT_OUT = b"ddtree_metrics.rows_without_context"
 
 
-class _Table:
+class _Histogram:
     """Dense counts, grown as bins turn up."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ def context_histogram(
             raise MetricError(f"bin edges must be at least two and rise, not {list(edges)[:10]}")
     elif not width > 0:
         raise MetricError(f"the width of bins must be positive, not {width}")
-    table = _Table()
+    table = _Histogram()
     alone = _Alone(requests) if requests is not None else None
     for batch in batches:
         names = batch.schema.names
@@ -283,7 +283,7 @@ def summarise_histogram(table: pa.Table) -> pd.DataFrame:
         row: dict[str, Any] = dict.fromkeys(BY_CONTEXT_COLUMNS, np.nan)
         timed = part[part["bucket"] >= 0].sort_values("bucket")
         tokens, counted = float(part["sum_tokens"].sum()), int(part["n_tokens"].sum())
-        row |= {"bin": _label(low, high), "low": low, "high": high, "x_mean": (low + high) / 2, "rows": int(part["n"].sum())}
+        row |= {"bin": bin_label(low, high), "low": low, "high": high, "x_mean": (low + high) / 2, "rows": int(part["n"].sum())}
         row |= {"steps": row["rows"], "timed_steps": int(timed["n"].sum()), "requests": 0, "prompts": 0, "interval_from": None}
         reasons = ["no interval: a histogram holds no requests"]
         if row["timed_steps"]:

@@ -44,7 +44,7 @@ NAN = float("nan")
 
 
 @dataclass(frozen=True)
-class Rows:
+class KneeRows:
     """What a knee is looked for in: one row an observation.
 
     Attributes
@@ -75,7 +75,7 @@ class Rows:
     effective: float
 
     @classmethod
-    def of(cls, x: Floats, extra: Floats, y: Floats, weight: Floats, codes: Ints, *, seed: int) -> Rows:
+    def of(cls, x: Floats, extra: Floats, y: Floats, weight: Floats, codes: Ints, *, seed: int) -> KneeRows:
         """Sort rows by request."""
         group, groups = group_codes(codes, seed=seed)
         unit = np.unique(codes, return_inverse=True)[1].astype(np.int64).reshape(-1)
@@ -104,7 +104,7 @@ class Profile:
 
     Parameters
     ----------
-    rows : Rows
+    rows : KneeRows
         The observations.
     kind : str
         ``drop`` or ``bend``.
@@ -114,7 +114,7 @@ class Profile:
         Variance of a request's level in units of the variance of a row of weight 1; infinity looks within requests only.
     """
 
-    def __init__(self, rows: Rows, kind: str, places: Floats, between: float = 0.0) -> None:
+    def __init__(self, rows: KneeRows, kind: str, places: Floats, between: float = 0.0) -> None:
         self.rows, self.kind, self.places, self.between = rows, kind, np.asarray(places, dtype=float), between
         base, count = 2 + rows.extra.shape[1], len(self.places)
         self.gram = np.zeros((rows.groups, base, base))
@@ -220,7 +220,7 @@ class Profile:
         return gain, coefficients, error
 
 
-def level_variance(rows: Rows, kind: str, place: float) -> float:
+def level_variance(rows: KneeRows, kind: str, place: float) -> float:
     """Estimate the variance of a request's level in units of the variance of a row, by the method of moments.
 
     The variance within comes from a fit within requests; what the residuals of an ordinary fit have more of it, weighted by request,
@@ -249,7 +249,7 @@ def level_variance(rows: Rows, kind: str, place: float) -> float:
     return max(spread / (total * share), 0.0) / inside
 
 
-def design(rows: Rows, kind: str, place: float) -> Floats:
+def design(rows: KneeRows, kind: str, place: float) -> Floats:
     """Return the design matrix with a knee at a place, context in thousands of tokens."""
     knee = (rows.x > place).astype(float) if kind == "drop" else np.maximum(rows.x - place, 0.0) / 1000.0
     return np.column_stack([np.ones(len(rows.x)), rows.x / 1000.0, rows.extra, knee])
@@ -286,13 +286,20 @@ class Knee:
 
 
 def find_knee(
-    rows: Rows, kind: str, sampler: Resampler | None, *, between: float = 0.0, favour: float = NAN, level: float = 0.9, minimum: int = SIDE
+    rows: KneeRows,
+    kind: str,
+    sampler: Resampler | None,
+    *,
+    between: float = 0.0,
+    favour: float = NAN,
+    level: float = 0.9,
+    minimum: int = SIDE,
 ) -> Knee | None:
     """Find the most likely place of a knee, and all places that the data cannot tell from it.
 
     Parameters
     ----------
-    rows : Rows
+    rows : KneeRows
         The observations.
     kind : str
         ``drop`` or ``bend``.
@@ -346,13 +353,13 @@ def find_knee(
     return Knee(kind, place, low, high, gap, size, size_low, size_high, float(beta[1]), float(beta[1]) + more)
 
 
-def squared(rows: Rows) -> Rows:
+def squared(rows: KneeRows) -> KneeRows:
     """Add the squared context as a term, in millions of tokens squared: a jump is then looked for on top of a smooth curve."""
     return replace(rows, extra=np.column_stack([rows.extra, np.square(rows.x / 1000.0)]))
 
 
 def knee_size(
-    kind: str, place: float, rows: Rows, beta: Floats, drawn: Floats | None, level: float, *, others: Floats | None = None
+    kind: str, place: float, rows: KneeRows, beta: Floats, drawn: Floats | None, level: float, *, others: Floats | None = None
 ) -> tuple[float, float, float]:
     """Return the size of a knee with its interval: a ratio for a drop, a change of slope for a bend.
 
@@ -375,7 +382,7 @@ def knee_size(
     return estimate, *around(estimate, of(drawn), rows.effective, level, log=kind == "drop")
 
 
-def _places(rows: Rows, seen: Floats, kind: str, favour: float, minimum: int) -> Floats:
+def _places(rows: KneeRows, seen: Floats, kind: str, favour: float, minimum: int) -> Floats:
     """List where a knee may be: one place a gap for a drop, also between them for a bend."""
     if len(seen) < 2:
         return np.empty(0)
@@ -394,7 +401,7 @@ def _places(rows: Rows, seen: Floats, kind: str, favour: float, minimum: int) ->
     return np.asarray(places[(below >= minimum) & (above >= minimum) & (share >= EDGE) & (share <= 1 - EDGE)])
 
 
-def _thinned(rows: Rows, places: Floats, kind: str) -> Floats:
+def _thinned(rows: KneeRows, places: Floats, kind: str) -> Floats:
     """Take about `PLACES` of many places: evenly by rows, evenly by context, and the middles of the widest gaps."""
     if len(places) <= PLACES:
         return places
@@ -417,7 +424,7 @@ def _gap(seen: Floats, place: float) -> tuple[float, float]:
 
 
 def _scan(
-    rows: Rows, kind: str, places: Floats, sampler: Resampler | None, between: float, level: float
+    rows: KneeRows, kind: str, places: Floats, sampler: Resampler | None, between: float, level: float
 ) -> tuple[int, float, float, Profile]:
     """Return the best of some places, and the ends of those that cannot be told from it, reaching to the next ones that can."""
     profile = Profile(rows, kind, places, between)
@@ -445,7 +452,7 @@ def _quantile(kind: str, level: float) -> float:
     return float(-2.0 * np.log(1.0 - np.sqrt(level))) if kind == "drop" else float(stats.chi2.ppf(level, 1))
 
 
-def _variance(rows: Rows, kind: str, place: float, beta: Floats, between: float) -> float:
+def _variance(rows: KneeRows, kind: str, place: float, beta: Floats, between: float) -> float:
     """Return the variance of a row about its request's own level, on that side of the knee where it is larger.
 
     A likelihood that holds a knee against noisier rows on one side needs their variance, not the mean of both.
@@ -483,7 +490,7 @@ class Within:
     error: float = NAN
 
 
-def within_jump(rows: Rows, place: float, sampler: Resampler, *, level: float = 0.9) -> Within:
+def within_jump(rows: KneeRows, place: float, sampler: Resampler, *, level: float = 0.9) -> Within:
     """Measure a jump only on requests that cross the place themselves, each at its own level.
 
     The jump is that of a regression with one level a request and a common slope (the "within" estimator: Mundlak 1978, Econometrica

@@ -74,7 +74,7 @@ def without_outliers(x: Floats, extra: Floats, y: Floats, seed: int) -> tuple[Fl
 
 
 @dataclass(frozen=True)
-class Cells:
+class ClassMeans:
     """Observations summed into cells: request, context class, batch, nodes.
 
     Attributes
@@ -103,7 +103,7 @@ class Cells:
     unit: Ints
 
     @classmethod
-    def of(cls, x: Floats, extra: Floats, y: Floats, weight: Floats, codes: Ints, *, seed: int, apart: bool = False) -> Cells:
+    def of(cls, x: Floats, extra: Floats, y: Floats, weight: Floats, codes: Ints, *, seed: int, apart: bool = False) -> ClassMeans:
         """Sum rows into cells; ``apart`` keeps the requests of one group of requests apart."""
         group, groups = group_codes(codes, seed=seed)
         sizes = effective(np.bincount(group, minlength=groups).astype(float))
@@ -164,7 +164,7 @@ class Regression:
 
     Parameters
     ----------
-    cells : Cells
+    cells : ClassMeans
         The observations.
     seed : int
         Start of the draws.
@@ -173,7 +173,7 @@ class Regression:
         least squares.
     """
 
-    def __init__(self, cells: Cells, *, seed: int, between: float = 0.0) -> None:
+    def __init__(self, cells: ClassMeans, *, seed: int, between: float = 0.0) -> None:
         self.cells = cells
         self.seed = seed
         self.between = between

@@ -9,8 +9,8 @@ import pandas as pd
 
 from ddtree_metrics.metrics.choice import choose
 from ddtree_metrics.metrics.confidence import Resampler, around
-from ddtree_metrics.metrics.knees import SIDE, Knee, Profile, Rows, Within, find_knee, knee_size, level_variance, squared, within_jump
-from ddtree_metrics.metrics.models import Cells, Model, Regression
+from ddtree_metrics.metrics.knees import SIDE, Knee, KneeRows, Profile, Within, find_knee, knee_size, level_variance, squared, within_jump
+from ddtree_metrics.metrics.models import ClassMeans, Model, Regression
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
@@ -153,10 +153,10 @@ def find_window_knee(
     if np.ptp(x) <= 0:
         return _cannot(made, "the context is the same in every step")
     ones, none = np.ones(len(x)), np.zeros((len(x), 0))
-    rows = Rows.of(x, none, y, ones, codes, seed=seed)
+    rows = KneeRows.of(x, none, y, ones, codes, seed=seed)
     if rows.effective < 1.8:
         return _cannot(made, "one request makes up most of the steps")
-    cells = Cells.of(x, none, y, ones, codes, seed=seed, apart=True)
+    cells = ClassMeans.of(x, none, y, ones, codes, seed=seed, apart=True)
     sampler = Resampler.over(rows.groups, resamples=resamples, seed=seed, level=level)
     model, knee = _knee(cells, rows, sampler, window, float(y.mean()), level, seed)
     made = replace(made, model=model)
@@ -188,7 +188,7 @@ def find_window_knee(
     known = np.ones(len(x), dtype=bool) if keys.known is None else keys.known[usable]
     within = Within()
     if keys.source != "stretch" and known.any():
-        only = rows if known.all() else Rows.of(x[known], none[known], y[known], ones[known], codes[known], seed=seed)
+        only = rows if known.all() else KneeRows.of(x[known], none[known], y[known], ones[known], codes[known], seed=seed)
         drawn = sampler if only is rows else Resampler.over(only.groups, resamples=resamples, seed=seed, level=level)
         within = within_jump(only, own, drawn, level=level)
     below_mean, above_mean = _means(x, y, place)
@@ -262,7 +262,9 @@ def _cannot(made: WindowKnee, reason: str) -> WindowKnee:
     return replace(made, sentence=sentence, reason=reason, verdict=CANNOT_TELL)
 
 
-def _knee(cells: Cells, rows: Rows, sampler: Resampler, window: float, scale: float, level: float, seed: int) -> tuple[str, Knee | None]:
+def _knee(
+    cells: ClassMeans, rows: KneeRows, sampler: Resampler, window: float, scale: float, level: float, seed: int
+) -> tuple[str, Knee | None]:
     """Choose a form, and find its knee if it has one."""
     coarse = Regression(cells, seed=seed)
     tried = coarse.knees("drop", SIDE)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ddtree_metrics.plots.curves import plot_overview, plot_speed, plot_step_time, plot_tokens_per_step
 from ddtree_metrics.plots.distributions import plot_step_time_distribution, plot_survival
 from ddtree_metrics.plots.figure_files import render_figure, save_figure
-from ddtree_metrics.plots.shares import plot_attribution, plot_budget
+from ddtree_metrics.plots.share_pictures import plot_attribution, plot_budget
 from ddtree_metrics.plots.timeline import plot_throughput
 
 __all__ = [

@@ -34,7 +34,7 @@ from ddtree_metrics.plots.looks import (
     words,
 )
 from ddtree_metrics.plots.slopes import Slope, slope_of
-from ddtree_metrics.plots.starts import parts_of
+from ddtree_metrics.plots.start_series import parts_of
 from ddtree_metrics.steps import frames as columns
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ddtree_metrics.plots.looks import (
     series_of,
     words,
 )
-from ddtree_metrics.plots.starts import parts_of
+from ddtree_metrics.plots.start_series import parts_of
 from ddtree_metrics.plots.timeline import columns_weight, quantiles, step_ms
 from ddtree_metrics.plots.titles import several
 from ddtree_metrics.steps import frames as columns

@@ -26,7 +26,7 @@ from ddtree_metrics.plots.looks import (
     nothing,
     shorten,
 )
-from ddtree_metrics.plots.starts import StartLook, parts_of
+from ddtree_metrics.plots.start_series import StartLook, parts_of
 from ddtree_metrics.plots.titles import several
 from ddtree_metrics.steps import frames as columns
 from ddtree_metrics.times import format_us

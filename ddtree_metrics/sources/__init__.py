@@ -13,7 +13,7 @@ from typing import Annotated, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from ddtree_metrics.counters import Count
+from ddtree_metrics.counting import Count
 from ddtree_metrics.times import ALWAYS, Window
 
 BATCH_LINES = 32_768

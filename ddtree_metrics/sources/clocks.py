@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ddtree_metrics import times
 from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources import stamp_columns
-from ddtree_metrics.sources.text_block import FLAGS, FRAME, LOCAL, NO_YEAR, YEAR_GUESSED, Rows
+from ddtree_metrics.sources.text_block import FLAGS, FRAME, LOCAL, NO_YEAR, YEAR_GUESSED, LineBlock
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -22,7 +22,7 @@ SLACK = 14 * 3600 * stamp_columns.SECOND
 """No zone is further from UTC than this."""
 
 
-class Clocks:
+class StampCompleter:
     """Complete the stamps of one source, in the order of its lines.
 
     Parameters
@@ -40,7 +40,7 @@ class Clocks:
         self._anchor: int | None = None
         self.guessed = 0
 
-    def resolve(self, rows: Rows) -> None:
+    def resolve(self, rows: LineBlock) -> None:
         """Give stamps their year, and turn local times into UTC where the zone is known."""
         if (rows.kind == NO_YEAR).any():
             self._years(rows)
@@ -52,7 +52,7 @@ class Clocks:
             for i in np.flatnonzero(flags != None).tolist():  # noqa: E711 - an array of objects
                 rows.flag[local[i]] = FLAGS.index(flags[i])
 
-    def _years(self, rows: Rows) -> None:
+    def _years(self, rows: LineBlock) -> None:
         """Take the year from the server's own stamp in the line, from a line above, or guess it."""
         at = np.flatnonzero(rows.kind == NO_YEAR)
         dates = rows.time[at].astype("datetime64[us]")

@@ -20,16 +20,16 @@ from ddtree_metrics.sources import Selection, SourceStats, jsonlines, pieces, st
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources.clean import replaced
-from ddtree_metrics.sources.clocks import Clocks
+from ddtree_metrics.sources.clocks import StampCompleter
 from ddtree_metrics.sources.extracting import Index, extract, first_bytes, only
-from ddtree_metrics.sources.text_block import FRAME, JOURNAL, LEFT_OUT, LOCAL, NO_YEAR, Names, Rows
+from ddtree_metrics.sources.text_block import FRAME, JOURNAL, LEFT_OUT, LOCAL, NO_YEAR, LineBlock, Names
 from ddtree_metrics.sources.wanted import Roll, Wanted
 from ddtree_metrics.times import Window
 
 DEPTH = 6
 """Frames around one message, at most."""
 
-Handler = Callable[[Rows, pa.Array, Index], "tuple[NDArray[np.bool_], pa.Array]"]
+Handler = Callable[[LineBlock, pa.Array, Index], "tuple[NDArray[np.bool_], pa.Array]"]
 
 
 def _starts(characters: str) -> NDArray[np.bool_]:
@@ -75,7 +75,7 @@ class Framer:
         self.window = window
         self.pieces = pieces.Pieces(stats)
         self._reader = jsonlines.Reader(self.wanted)
-        self.clocks = Clocks(tz, int(time.time() * 1e6) if now_us is None else now_us)
+        self.clocks = StampCompleter(tz, int(time.time() * 1e6) if now_us is None else now_us)
         self.asked = 0
         """Lines that were looked at."""
         self.untold = 0
@@ -104,7 +104,7 @@ class Framer:
         """Whether earlier lines may still matter to lines without a frame of their own."""
         return self._above is not None or self.pieces.waiting or self.torn.since is not None
 
-    def unframe(self, rows: Rows) -> None:
+    def unframe(self, rows: LineBlock) -> None:
         """Take the frames off; rows that hold no line of their own are removed, selection and window applied."""
         self._expand(rows)
         at = np.flatnonzero(np.asarray(pc.match_substring_regex(rows.message, p.ANY)))
@@ -125,7 +125,7 @@ class Framer:
         """Count the pieces whose lines never ended."""
         self.pieces.finish()
 
-    def _round(self, rows: Rows, at: Index, outermost: bool) -> Index:
+    def _round(self, rows: LineBlock, at: Index, outermost: bool) -> Index:
         """Take one frame off each of some rows; return those that may have another."""
         self._outermost = outermost
         done = np.zeros(len(rows), bool)
@@ -157,7 +157,7 @@ class Framer:
             again = again[np.asarray(pc.match_substring_regex(rows.message.take(pa.array(again)), p.ANY))]
         return again
 
-    def _torn(self, rows: Rows, rest: Index) -> None:
+    def _torn(self, rows: LineBlock, rest: Index) -> None:
         """Leave out what is left of broken JSON lines: half a message could read as other numbers."""
         if self.torn.since is not None:
             rest = np.union1d(rest, np.flatnonzero(np.asarray(pc.equal(rows.message, "{"))))
@@ -168,7 +168,7 @@ class Framer:
     # The kinds of frame. Each handler gets texts and their rows, sets what the frame says in the rows that match, and returns which
     # ones match and what is left of these.
 
-    def _json(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _json(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         matched = np.asarray(pc.match_substring_regex(texts, p.JSON_KEYS)).copy()
         candidates = np.flatnonzero(matched)
         lines = list(map(self._reader.parse, texts.take(pa.array(candidates)).to_pylist()))
@@ -180,7 +180,7 @@ class Framer:
             self._take(rows, at[matched], found)
         return matched, pa.array([line.text or "" for line in found], pa.string())
 
-    def _take(self, rows: Rows, hit: Index, lines: list[jsonlines.Line]) -> None:
+    def _take(self, rows: LineBlock, hit: Index, lines: list[jsonlines.EntryText]) -> None:
         """Set what JSON objects say."""
         journal = np.array([line.journal for line in lines])
         known = np.array([line.time is not None for line in lines])
@@ -218,7 +218,7 @@ class Framer:
     def _in_window(self, time: int | None) -> bool:
         return time is None or bool(self.window.contains(time))
 
-    def _expand(self, rows: Rows) -> None:
+    def _expand(self, rows: LineBlock) -> None:
         """Give each of several JSON objects on one line a row of its own."""
         many = np.flatnonzero(
             np.asarray(pc.match_substring_regex(rows.message, r'^(?:\x1e|data: )?[ \t]*\{ *".*\}[ \t,]*\{ *"(?:log|MESSAGE|_)'))
@@ -236,19 +236,19 @@ class Framer:
         at = np.concatenate([np.arange(start[i], start[i] + len(parts)) for i, parts in split.items()])
         rows.message = replaced(rows.message, at, pa.array([part for parts in split.values() for part in parts], pa.string()))
 
-    def _iso(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _iso(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._stamped(rows, texts, at, p.ISO)
 
-    def _full(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _full(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._stamped(rows, texts, at, p.FULL)
 
-    def _bare(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _bare(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._stamped(rows, texts, at, p.BARE)
 
-    def _cri(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _cri(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._stamped(rows, texts, at, p.CRI)
 
-    def _stamped(self, rows: Rows, texts: pa.Array, at: Index, pattern: str) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _stamped(self, rows: LineBlock, texts: pa.Array, at: Index, pattern: str) -> tuple[NDArray[np.bool_], pa.Array]:
         """Read frames that begin with a date and a time."""
         matched, groups = extract(texts, pattern)
         if not matched.any():
@@ -268,7 +268,7 @@ class Framer:
             self._writer(rows, hit, groups)
         return matched, groups["text"]
 
-    def _short(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _short(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         matched, groups = extract(texts, p.SHORT)
         if not matched.any():
             return matched, groups
@@ -286,13 +286,13 @@ class Framer:
         self._writer(rows, hit, groups)
         return matched, groups["text"]
 
-    def _unix(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _unix(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._counted(rows, texts, at, p.UNIX)
 
-    def _monotonic(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _monotonic(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._counted(rows, texts, at, p.MONOTONIC)
 
-    def _counted(self, rows: Rows, texts: pa.Array, at: Index, pattern: str) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _counted(self, rows: LineBlock, texts: pa.Array, at: Index, pattern: str) -> tuple[NDArray[np.bool_], pa.Array]:
         """Read frames that begin with seconds since 1970, or since boot."""
         matched, groups = extract(texts, pattern)
         if not matched.any():
@@ -307,7 +307,7 @@ class Framer:
         self._writer(rows, hit, groups)
         return matched, groups["text"]
 
-    def _ray(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _ray(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         matched, groups = extract(texts, p.RAY)
         if matched.any():
             hit = at[matched]
@@ -316,13 +316,13 @@ class Framer:
             rows.host[hit] = np.where(rows.host[hit] < 0, host, rows.host[hit])
         return matched, groups["text"] if matched.any() else groups
 
-    def _kubectl(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _kubectl(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._named(rows, texts, at, p.KUBECTL)
 
-    def _compose(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _compose(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._named(rows, texts, at, p.COMPOSE)
 
-    def _named(self, rows: Rows, texts: pa.Array, at: Index, pattern: str) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _named(self, rows: LineBlock, texts: pa.Array, at: Index, pattern: str) -> tuple[NDArray[np.bool_], pa.Array]:
         """Read frames that are the name of a container."""
         matched, groups = extract(texts, pattern)
         if not matched.any():
@@ -330,7 +330,7 @@ class Framer:
         rows.unit[at[matched]] = self.names.codes(pc.utf8_trim(groups["unit"], " "))
         return matched, groups["text"]
 
-    def _notice(self, rows: Rows, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+    def _notice(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         matched, groups = extract(texts, p.NOTICE)
         if not matched.any():
             return matched, groups
@@ -339,7 +339,7 @@ class Framer:
         self._notices = list(zip(hit.tolist(), self.names.codes(groups["boot"]).tolist(), strict=True))
         return matched, pc.fill_null(groups["boot"], "")
 
-    def _boots(self, rows: Rows) -> None:
+    def _boots(self, rows: LineBlock) -> None:
         """Give journalctl's lines the boot that the last ``-- Boot ... --`` above them names."""
         notices, self._notices = self._notices, []
         if self._boot < 0 and not notices:
@@ -363,7 +363,7 @@ class Framer:
         lone = pc.and_(pc.equal(host, ""), pc.equal(groups["pid"], ""))
         return ~np.asarray(pc.or_(odd, lone))
 
-    def _writer(self, rows: Rows, hit: Index, groups: dict[str, pa.Array]) -> None:
+    def _writer(self, rows: LineBlock, hit: Index, groups: dict[str, pa.Array]) -> None:
         rows.host[hit] = np.where(rows.host[hit] < 0, self.names.codes(groups["host"]), rows.host[hit])
         idents = self.names.codes(groups["ident"])
         rows.ident[hit] = idents
@@ -375,13 +375,13 @@ class Framer:
         rows.prefix[hit] = np.asarray(pc.binary_length(groups["head"]))
         self._suppressed(rows, hit, idents, groups["text"])
 
-    def _pids(self, rows: Rows, hit: Index, pids: pa.Array) -> None:
+    def _pids(self, rows: LineBlock, hit: Index, pids: pa.Array) -> None:
         said = pc.not_equal(pids, "")
         value = np.asarray(pc.if_else(said, pids, "-1").cast(pa.int64()))
         fits = (value >= 0) & (value < 2**31)
         rows.pid[hit[fits]] = value[fits]
 
-    def _suppressed(self, rows: Rows, hit: Index, idents: NDArray[np.int32], texts: pa.Array) -> None:
+    def _suppressed(self, rows: LineBlock, hit: Index, idents: NDArray[np.int32], texts: pa.Array) -> None:
         """Give a notice of journald to the unit that lost the lines."""
         known = np.unique(idents).tolist()
         journald = [code for code in known if code >= 0 and f.is_journald(self.names.words[code])]
@@ -390,7 +390,7 @@ class Framer:
             if unit is not None:
                 rows.unit[hit[i]] = self.names.code(unit)
 
-    def _continued(self, rows: Rows) -> None:
+    def _continued(self, rows: LineBlock) -> None:
         """Give journalctl's indented lines, the rest of a message of several lines, to the line they belong to."""
         heads = np.flatnonzero(rows.prefix > 0)
         if not len(heads) and self._above is None:
@@ -415,13 +415,13 @@ class Framer:
         if len(heads):
             self._above = {name: getattr(rows, name)[heads[-1]] for name in _COPIED}
 
-    def _blobs(self, rows: Rows) -> None:
+    def _blobs(self, rows: LineBlock) -> None:
         """Count and leave out messages that journalctl did not print."""
         blob = np.asarray(pc.match_substring_regex(rows.message, p.BLOB)) & rows.keep & (rows.prefix > 0)
         self.stats.blob_data += int(blob.sum())
         rows.keep &= ~blob
 
-    def _apply(self, rows: Rows) -> None:
+    def _apply(self, rows: LineBlock) -> None:
         """Count the lines, then leave out those outside of selection and window."""
         self.stats.lines += len(rows)
         self.asked += len(rows)
@@ -435,14 +435,14 @@ class Framer:
         if not keep.all():
             rows.select(keep)
 
-    def count_units(self, rows: Rows) -> None:
+    def count_units(self, rows: LineBlock) -> None:
         """Count the lines of each unit, as they are yielded."""
         codes, counts = np.unique(rows.unit[rows.unit >= 0], return_counts=True)
         for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
             unit = self.names.words[code]
             self.stats.units[unit] = self.stats.units.get(unit, 0) + count
 
-    def _mark_left_out(self, rows: Rows, keep: NDArray[np.bool_], left_out: NDArray[np.bool_]) -> None:
+    def _mark_left_out(self, rows: LineBlock, keep: NDArray[np.bool_], left_out: NDArray[np.bool_]) -> None:
         """Flag the rows before which others were left out: the clock had jumped there."""
         if not left_out.any() and not self._left_out:
             self._begun = self._begun or bool(keep.any())
@@ -459,7 +459,7 @@ class Framer:
     _begun = False
     _outermost = True
 
-    def _selected(self, rows: Rows) -> NDArray[np.bool_]:
+    def _selected(self, rows: LineBlock) -> NDArray[np.bool_]:
         keep = rows.wanted != 0
         ask = np.flatnonzero(rows.wanted < 0)
         pairs, inverse, counts = np.unique(

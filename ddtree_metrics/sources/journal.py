@@ -40,7 +40,7 @@ SURVEY_MAX = 2 << 30
 """Bytes of journal files that are looked at for damage beforehand; larger journals are not."""
 
 
-class Place(NamedTuple):
+class Entrance(NamedTuple):
     """What both ways to read need to know: files by name, groups of matches (any group may hold, all of its terms must), where to begin."""
 
     files: tuple[str, ...]
@@ -57,7 +57,7 @@ class Backend(Protocol):
     def boots(self, files: tuple[str, ...]) -> list[str]:
         """Return the boots in the files, oldest first."""
 
-    def batches(self, place: Place, rows: EntryRows) -> Iterator[pa.RecordBatch]:
+    def batches(self, place: Entrance, rows: EntryRows) -> Iterator[pa.RecordBatch]:
         """Read the matching entries into rows, and yield batches of them."""
 
 
@@ -119,7 +119,7 @@ class LowLevel:
         finally:
             reader.close()
 
-    def batches(self, place: Place, rows: EntryRows) -> Iterator[pa.RecordBatch]:
+    def batches(self, place: Entrance, rows: EntryRows) -> Iterator[pa.RecordBatch]:
         """Read the matching entries into rows, and yield batches of them."""
         reader = self._open(place.files)
         try:
@@ -133,7 +133,7 @@ class LowLevel:
         finally:
             reader.close()
 
-    def _shortest_piece(self, place: Place) -> int:
+    def _shortest_piece(self, place: Entrance) -> int:
         """Find how long the messages are that journald cut, so that only these are asked whether they go on."""
         if "line-max" not in self.unique(place.files, "_LINE_BREAK"):
             return LONG_LINE
@@ -402,7 +402,7 @@ class JournalSource:
         ordered = self._survey()
         twins = Twins(self._headers, self.stats)
         try:
-            for batch in self._backend.batches(Place(self._files, self._groups, self._since(ordered)), rows):
+            for batch in self._backend.batches(Entrance(self._files, self._groups, self._since(ordered)), rows):
                 once = twins.feed(batch)
                 if once.num_rows:
                     yield once

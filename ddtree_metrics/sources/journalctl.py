@@ -18,7 +18,7 @@ from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.export_format import ExportParser
 
 if TYPE_CHECKING:
-    from ddtree_metrics.sources.journal import Place
+    from ddtree_metrics.sources.journal import Entrance
 
 _READ = 1 << 20
 
@@ -72,7 +72,7 @@ class Pipe:
         out = self._run(self._command(files, "--output=export", "--output-fields=_BOOT_ID", match))
         return out.count(b"\n__REALTIME_TIMESTAMP=")
 
-    def batches(self, place: Place, rows: EntryRows) -> Iterator[pa.RecordBatch]:
+    def batches(self, place: Entrance, rows: EntryRows) -> Iterator[pa.RecordBatch]:
         """Read the matching entries into rows, and yield batches of them."""
         command = self._command(place.files, "--output=export", "--all", f"--output-fields={','.join(f.WANTED)}")
         if place.since_us is not None:

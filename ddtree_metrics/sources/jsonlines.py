@@ -24,7 +24,7 @@ _DECODER = json.JSONDecoder()
 _scan: Callable[[str, int], tuple[Any, int]] = _DECODER.raw_decode
 
 
-class Writer(NamedTuple):
+class EntryWriter(NamedTuple):
     """What many entries have in common: who wrote them, whether they are selected, and which stream's pieces they are."""
 
     context: f.Context
@@ -33,7 +33,7 @@ class Writer(NamedTuple):
     key: Any
 
 
-class Line(NamedTuple):
+class EntryText(NamedTuple):
     """What one object says. ``text`` is ``None`` for an entry without a message, ``null`` then tells which kind of nothing."""
 
     text: str | None
@@ -42,7 +42,7 @@ class Line(NamedTuple):
     resolution: int
     journal: bool
     monotonic: int | None
-    writer: Writer
+    writer: EntryWriter
     more: int
     bad: bool
 
@@ -177,10 +177,10 @@ class Reader:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._writers: dict[Any, Writer] = {}
-        self._streams: dict[Any, Writer] = {}
+        self._writers: dict[Any, EntryWriter] = {}
+        self._streams: dict[Any, EntryWriter] = {}
 
-    def parse(self, text: str) -> Line | None:
+    def parse(self, text: str) -> EntryText | None:
         """Read one line; ``None`` if it is no journal entry and no docker line."""
         match = None if text.startswith("{") else _HEAD.match(text)
         try:
@@ -196,11 +196,11 @@ class Reader:
             return self._docker(found, log)
         return None
 
-    def _writer(self, entry: f.Entry) -> Writer:
+    def _writer(self, entry: f.Entry) -> EntryWriter:
         wanted = self._wanted.entry(entry)
-        return Writer(f.context(entry), f.text(entry, "SYSLOG_IDENTIFIER"), -1 if wanted is None else int(wanted), f.piece_key(entry))
+        return EntryWriter(f.context(entry), f.text(entry, "SYSLOG_IDENTIFIER"), -1 if wanted is None else int(wanted), f.piece_key(entry))
 
-    def _journal(self, found: dict[str, Any]) -> Line:
+    def _journal(self, found: dict[str, Any]) -> EntryText:
         time = _number(found.get("__REALTIME_TIMESTAMP"), f.TIME_MAX)
         monotonic = _number(found.get("__MONOTONIC_TIMESTAMP"), 2**63)
         message = found.get("MESSAGE")
@@ -220,7 +220,7 @@ class Reader:
                     if len(self._writers) > 4096:
                         self._writers.clear()
                     writer = self._writers[key] = self._writer(_entry(found)[0])
-                return Line(message, False, time, 1, True, monotonic, writer, 1, False)
+                return EntryText(message, False, time, 1, True, monotonic, writer, 1, False)
         entry, bad = _entry(found)
         raw = f.message(entry)
         text = None
@@ -231,9 +231,9 @@ class Reader:
         elif message == []:
             text = ""
         null = text is None and "MESSAGE" in found and message is None
-        return Line(text, null, time, 1, True, monotonic, self._writer(entry), 2 if f.goes_on(entry) else 1, bad)
+        return EntryText(text, null, time, 1, True, monotonic, self._writer(entry), 2 if f.goes_on(entry) else 1, bad)
 
-    def _docker(self, found: dict[str, Any], log: str) -> Line:
+    def _docker(self, found: dict[str, Any], log: str) -> EntryText:
         bad = False
         try:
             log.encode()
@@ -246,10 +246,10 @@ class Reader:
         if writer is None:
             if len(self._streams) > 64:
                 self._streams.clear()
-            writer = self._streams[name] = Writer(f.Context(None, None, name, None, None), None, -1, None)
+            writer = self._streams[name] = EntryWriter(f.Context(None, None, name, None, None), None, -1, None)
         whole = log.endswith("\n")
         text = strip_ansi(log[:-1] if whole else log)
-        return Line(text, False, at[0] if at else None, at[1] if at else 0, False, None, writer, 1 if whole else 2, bad)
+        return EntryText(text, False, at[0] if at else None, at[1] if at else 0, False, None, writer, 1 if whole else 2, bad)
 
 
 def _number(value: Any, below: int) -> int | None:

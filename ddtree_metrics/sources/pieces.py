@@ -12,7 +12,7 @@ from ddtree_metrics.sources import SourceStats
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import replaced
 from ddtree_metrics.sources.entries import PIECES_MAX
-from ddtree_metrics.sources.text_block import Rows
+from ddtree_metrics.sources.text_block import LineBlock
 
 _KEPT = ("time", "kind", "resolution", "flag", "monotonic", "line", "pid", "unit", "host", "stream", "boot", "ident", "wanted")
 
@@ -28,7 +28,7 @@ class Pieces:
         self.keys: dict[int, Any] = {}
         """Streams of rows that name them in fields of their own (journal entries), by row."""
         self._pending: dict[Any, dict[str, Any]] = {}
-        self._rows: weakref.ref[Rows] | None = None
+        self._rows: weakref.ref[LineBlock] | None = None
         self._block = 0
 
     @property
@@ -36,7 +36,7 @@ class Pieces:
         """Whether a line has begun and not ended yet."""
         return bool(self._pending)
 
-    def join(self, rows: Rows) -> None:
+    def join(self, rows: LineBlock) -> None:
         """Put pieces together: the last one's row becomes the whole line, the others go."""
         if not self._pending and not (rows.more == 2).any():
             self.keys.clear()

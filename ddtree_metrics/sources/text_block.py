@@ -53,7 +53,7 @@ class Names:
         return pa.array(words, pa.string()).take(pa.array(inverse.reshape(-1)))
 
 
-class Rows:
+class LineBlock:
     """One block of lines: arrays beside each other, one element a line.
 
     Attributes
@@ -134,7 +134,7 @@ def plain_batches(message: pa.StringArray, line: NDArray[np.int64], name: str) -
     yield from in_batches(columns)
 
 
-def framed_batches(rows: Rows, name: str, names: Names) -> Iterator[pa.RecordBatch]:
+def framed_batches(rows: LineBlock, name: str, names: Names) -> Iterator[pa.RecordBatch]:
     """Make batches of lines with what their frames say."""
     unknown = rows.kind == NO_TIME
     time = pa.array(rows.time, mask=unknown).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))

@@ -26,7 +26,7 @@ from ddtree_metrics.sources.export_format import ExportParser
 from ddtree_metrics.sources.framing import Framer
 from ddtree_metrics.sources.jsonlines import Torn
 from ddtree_metrics.sources.matching import options
-from ddtree_metrics.sources.text_block import Rows, framed_batches, plain_batches
+from ddtree_metrics.sources.text_block import LineBlock, framed_batches, plain_batches
 from ddtree_metrics.sources.wanted import Roll, Wanted
 from ddtree_metrics.times import Window
 
@@ -246,7 +246,7 @@ class TextSource:
             self.stats.lines += len(lines)
             yield from plain_batches(lines, number, self.name)
             return
-        rows = Rows(lines, first_line)
+        rows = LineBlock(lines, first_line)
         framer.unframe(rows)
         texts, parents = split_lines(rows.message)
         if parents is not None:

@@ -48,7 +48,7 @@ FEW = 100
 """... and of so many lines, or of all if they are fewer: two servers may print a few equal lines in one second."""
 
 
-class Kind(NamedTuple):
+class Comparable(NamedTuple):
     """What can be compared: the kind of time, its smallest step, and which of host, unit and process are known (bits)."""
 
     clock: int
@@ -71,7 +71,7 @@ class _Lines:
 
 
 @dataclass(slots=True)
-class _Table:
+class _SeenLines:
     """Distinct keys in order, how often each is there, and the first file that has it."""
 
     keys: Keys
@@ -105,16 +105,16 @@ class _Known:
 
     def __init__(self) -> None:
         self.files: list[tuple[int, _Lines]] = []
-        self.tables: dict[tuple[int, ...], list[_Table]] = {}
+        self.tables: dict[tuple[int, ...], list[_SeenLines]] = {}
         self._made: dict[tuple[int, ...], int] = {}
 
-    def by(self, how: _How, whos: list[tuple[str | None, ...]]) -> list[_Table]:
+    def by(self, how: _How, whos: list[tuple[str | None, ...]]) -> list[_SeenLines]:
         """Return the tables of keys of one way to compare; small ones are merged, so that there are few."""
         known = self.tables.setdefault(how.key, [])
         for number, lines in self.files[self._made.get(how.key, 0) :]:
             keys, count = np.unique(how.keys(lines, whos), return_counts=True)
             low, high = (int(lines.time.min()), int(lines.time.max())) if len(lines.time) else (0, 0)
-            known.append(_Table(keys, count.astype(np.int32), np.full(len(keys), number, np.int32), low, high))
+            known.append(_SeenLines(keys, count.astype(np.int32), np.full(len(keys), number, np.int32), low, high))
             while len(known) > 1 and 2 * len(known[-1].keys) >= len(known[-2].keys):
                 known[-2:] = [_merge(known[-2], known[-1])]
         self._made[how.key] = len(self.files)
@@ -132,13 +132,13 @@ class _Known:
         return min(int(lines.time.min()) for _, lines in self.files), max(int(lines.time.max()) for _, lines in self.files)
 
 
-def _merge(one: _Table, other: _Table) -> _Table:
+def _merge(one: _SeenLines, other: _SeenLines) -> _SeenLines:
     keys = np.concatenate([one.keys, other.keys])
     distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     count = np.zeros(len(distinct), np.int32)
     np.add.at(count, inverse.reshape(-1), np.concatenate([one.count, other.count]))
     file = np.concatenate([one.file, other.file])[first]
-    return _Table(distinct, count, file, min(one.low, other.low), max(one.high, other.high))
+    return _SeenLines(distinct, count, file, min(one.low, other.low), max(one.high, other.high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class _Part:
 
     number: int
     name: str
-    lines: dict[Kind, list[_Lines]] = field(default_factory=dict)
+    lines: dict[Comparable, list[_Lines]] = field(default_factory=dict)
     met: int = 0
     left_out: int = 0
     others: set[int] = field(default_factory=set)
@@ -194,7 +194,7 @@ class _Part:
     """Whether the newest line that could be told was left out."""
     alike: list[int] | None = None
     """The files that begin like this one, as long as it has no time at all."""
-    shifts: dict[Kind, int] = field(default_factory=dict)
+    shifts: dict[Comparable, int] = field(default_factory=dict)
     shares: bool = False
     """Whether texts alone have shown that it shares a stretch with an earlier file."""
 
@@ -213,7 +213,7 @@ class Twice:
         self._names: list[str] = []
         self._whos: list[tuple[str | None, ...]] = []
         self._codes: dict[tuple[str | None, ...], int] = {}
-        self._known: dict[Kind, _Known] = {}
+        self._known: dict[Comparable, _Known] = {}
         self._part: _Part | None = None
 
     def begin(self, name: str) -> None:
@@ -272,7 +272,7 @@ class Twice:
 
     # -- what is known of lines -------------------------------------------------------------------------------------------------
 
-    def _facts(self, batch: pa.RecordBatch) -> tuple[dict[Kind, Ints], dict[Kind, _Lines]]:
+    def _facts(self, batch: pa.RecordBatch) -> tuple[dict[Comparable, Ints], dict[Comparable, _Lines]]:
         """Sort the lines of a batch by what is known of them."""
         n = batch.num_rows
         text = np.fromiter(map(hash, batch.column("message").to_pylist()), np.int64, n).astype(np.uint64)
@@ -288,11 +288,11 @@ class Twice:
         times, monos = np.asarray(time.fill_null(0)), np.asarray(mono.fill_null(0))
         packed = np.stack([clock, steps, known], axis=1)
         if (packed == packed[:1]).all():
-            kinds = {Kind(*(int(v) for v in packed[0])): np.arange(n)} if n else {}
+            kinds = {Comparable(*(int(v) for v in packed[0])): np.arange(n)} if n else {}
         else:
             some, inverse = np.unique(packed, axis=0, return_inverse=True)
             inverse = inverse.reshape(-1)
-            kinds = {Kind(*(int(v) for v in row)): np.flatnonzero(inverse == i) for i, row in enumerate(some)}
+            kinds = {Comparable(*(int(v) for v in row)): np.flatnonzero(inverse == i) for i, row in enumerate(some)}
         none = np.empty(0, dtype=np.int64)
         lines = {
             kind: _Lines(
@@ -335,7 +335,7 @@ class Twice:
         inverse = inverse.reshape(-1)
         return np.array(numbers, np.int64)[inverse], np.array(bits, np.int64)[inverse]
 
-    def _stamped(self, batch: pa.RecordBatch, kinds: dict[Kind, Ints]) -> Bools:
+    def _stamped(self, batch: pa.RecordBatch, kinds: dict[Comparable, Ints]) -> Bools:
         """Say which texts hold a time of day; asked only where it matters."""
         if not any(kind.clock in (LOCAL, UNTIMED) for kind in (*kinds, *self._known)):
             return np.ones(batch.num_rows, dtype=bool)
@@ -343,7 +343,9 @@ class Twice:
 
     # -- comparing --------------------------------------------------------------------------------------------------------------
 
-    def _compare(self, part: _Part, kind: Kind, lines: _Lines, at: Ints, stamped: Bools, same: Bools, told: Bools, file: Ints) -> None:
+    def _compare(
+        self, part: _Part, kind: Comparable, lines: _Lines, at: Ints, stamped: Bools, same: Bools, told: Bools, file: Ints
+    ) -> None:
         """Mark the lines of one kind that an earlier file has, and those of which it could be told."""
         for other, known in self._known.items():
             how = self._how(part, kind, lines, other, known, stamped[at])
@@ -379,7 +381,7 @@ class Twice:
             file[at[asked[found]]] = where[found]
             asked = asked[~found]
 
-    def _how(self, part: _Part, kind: Kind, lines: _Lines, other: Kind, known: _Known, stamped: Bools) -> _How | None:
+    def _how(self, part: _Part, kind: Comparable, lines: _Lines, other: Comparable, known: _Known, stamped: Bools) -> _How | None:
         """Return how lines of a kind are compared with earlier ones of another; None if they cannot be, so far."""
         both = kind.known & other.known
         coarser = max(kind.resolution_us, other.resolution_us)
@@ -417,7 +419,9 @@ class Twice:
                 best = (matched, shift)
         return None if best is None else best[1]
 
-    def _carry_over(self, part: _Part, kinds: dict[Kind, Ints], lines: dict[Kind, _Lines], same: Bools, told: Bools, file: Ints) -> None:
+    def _carry_over(
+        self, part: _Part, kinds: dict[Comparable, Ints], lines: dict[Comparable, _Lines], same: Bools, told: Bools, file: Ints
+    ) -> None:
         """Let lines of which it could not be told go with the line before them, if an earlier file has their text too."""
         decided = np.flatnonzero(told)
         if not len(decided) and part.before is None:
@@ -434,7 +438,7 @@ class Twice:
         if len(decided):
             part.before = bool(same[decided[-1]])
 
-    def _as_beginning(self, part: _Part, kinds: dict[Kind, Ints], lines: dict[Kind, _Lines], same: Bools, file: Ints) -> None:
+    def _as_beginning(self, part: _Part, kinds: dict[Comparable, Ints], lines: dict[Comparable, _Lines], same: Bools, file: Ints) -> None:
         """Compare a file without any time with the beginning of earlier ones of that kind."""
         if len(kinds) != 1 or next(iter(kinds)).clock != UNTIMED:
             return

@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Rows:
+class BatchRows:
     """The rows of one table in one batch, as columns, with the running number of each one's line."""
 
     def __init__(self, batch: pa.RecordBatch, line: Ints) -> None:

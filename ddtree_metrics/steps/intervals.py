@@ -61,7 +61,7 @@ _BLOCK = 512
 
 
 @dataclass(slots=True)
-class Clocks:
+class RowClocks:
     """Both clocks of some rows, and how fine the wall clock is.
 
     Attributes
@@ -80,9 +80,9 @@ class Clocks:
     has_mono: Bools
     resolution: Ints
 
-    def take(self, at: Ints) -> Clocks:
+    def take(self, at: Ints) -> RowClocks:
         """Return the clocks of some rows."""
-        return Clocks(self.time[at], self.timed[at], self.mono[at], self.has_mono[at], self.resolution[at])
+        return RowClocks(self.time[at], self.timed[at], self.mono[at], self.has_mono[at], self.resolution[at])
 
     def since_previous(self, last: Last | None) -> tuple[Ints, Bools, Bools]:
         """Return the time since the row before, whether it is known, and whether it is the boot clock's."""
@@ -106,7 +106,7 @@ class Last:
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedIntervals:
     """The intervals before some rows of one stream.
 
     Attributes
@@ -131,13 +131,13 @@ class Judged:
 
 
 def judge(
-    clocks: Clocks, between: Mapping[str, Bools | None], last: Last | None, *, begins: int, windows: Bools | None, find_gaps: bool
-) -> Judged:
+    clocks: RowClocks, between: Mapping[str, Bools | None], last: Last | None, *, begins: int, windows: Bools | None, find_gaps: bool
+) -> JudgedIntervals:
     """Say of each interval of one stream whether it is a step time, and if not, why; where several reasons hold, the strongest.
 
     Parameters
     ----------
-    clocks : Clocks
+    clocks : RowClocks
         Of the rows of one stream, in the order of their lines; at least one.
     between : mapping of str to ndarray of bool
         For each kind of interruption (restart, suppressed, outside_window, retraction, prefill_between) the rows before which it
@@ -183,7 +183,7 @@ def judge(
         burst=bool(together[-1]),
         usual=np.concatenate([carried, dt[reason == 0]])[-2 * NEIGHBOURS :],
     )
-    return Judged(np.where(known, np.maximum(dt, 0), 0), reason, gaps, usual, newest)
+    return JudgedIntervals(np.where(known, np.maximum(dt, 0), 0), reason, gaps, usual, newest)
 
 
 def gaps_among(dt: Ints, sound: Bools, carried: Ints | None = None) -> tuple[Ints, Floats]:

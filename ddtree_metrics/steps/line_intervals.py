@@ -9,7 +9,7 @@ import pyarrow as pa
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.between import Between
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
-from ddtree_metrics.steps.intervals import CLOCK_STEP_US, CODE, Clocks, judge
+from ddtree_metrics.steps.intervals import CLOCK_STEP_US, CODE, RowClocks, judge
 from ddtree_metrics.steps.stream_ids import Origins, begins_as, family_of, stream_of
 
 
@@ -71,10 +71,10 @@ class Intervals:
         with np.errstate(invalid="ignore"):
             return np.abs(self.jump_us) > CLOCK_STEP_US
 
-    def clocks(self) -> Clocks:
+    def clocks(self) -> RowClocks:
         """Return both clocks as whole numbers."""
         timed, has_mono = np.isfinite(self.stamps), np.isfinite(self.monotonic)
-        return Clocks(_ints(self.stamps), timed, _ints(self.monotonic), has_mono, _ints(self.resolution_us))
+        return RowClocks(_ints(self.stamps), timed, _ints(self.monotonic), has_mono, _ints(self.resolution_us))
 
 
 def _ints(values: Floats) -> Ints:

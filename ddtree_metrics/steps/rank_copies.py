@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ddtree_metrics.steps.columns import Rows
+from ddtree_metrics.steps.columns import BatchRows
 from ddtree_metrics.steps.stream_ids import Labels
 
 Ints = npt.NDArray[np.int64]
@@ -67,14 +67,14 @@ class Ranks:
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], _Group] = {}
 
-    def feed(self, name: str, r: Rows, streams: Labels) -> Copies:
+    def feed(self, name: str, r: BatchRows, streams: Labels) -> Copies:
         """Find the copies among the rows of one batch of a table.
 
         Parameters
         ----------
         name : str
             The table: ``steps`` or ``decode``; only steps can stand in for lost ones.
-        r : Rows
+        r : BatchRows
             The rows.
         streams : Labels
             The stream of each row, as its origin says.
@@ -111,7 +111,7 @@ class Ranks:
             made.streams = Labels(codes, texts)
         return made
 
-    def _stand_ins(self, r: Rows, group: _Group, own: Ints, others: Ints, rank: Ints) -> Ints:
+    def _stand_ins(self, r: BatchRows, group: _Group, own: Ints, others: Ints, rank: Ints) -> Ints:
         """Return the lines of other ranks whose step the lowest rank did not log."""
         if not self._is_fine(r, others):
             return np.empty(0, dtype=np.int64)  # it cannot be told which step a line is of: all stay copies
@@ -142,7 +142,7 @@ class Ranks:
                 stood.append((content, time))
         return np.asarray(sorted(lost), dtype=np.int64)
 
-    def _all_copies(self, r: Rows, before: list[tuple[Any, ...]], own: Ints, theirs: Ints) -> bool:
+    def _all_copies(self, r: BatchRows, before: list[tuple[Any, ...]], own: Ints, theirs: Ints) -> bool:
         """Whether a rank logged the same steps in the same order as the lowest one, but for pairs that an end of the batch parts.
 
         The first few of its lines may copy lines of the batch before; the last few of either may be without their pair yet.
@@ -157,7 +157,7 @@ class Ranks:
                 return True
         return False
 
-    def _remembered(self, r: Rows, rows: Ints) -> list[tuple[tuple[Any, ...], int | None]]:
+    def _remembered(self, r: BatchRows, rows: Ints) -> list[tuple[tuple[Any, ...], int | None]]:
         """Return what each row says, and when: by the boot clock, else by the wall clock."""
         mono, has_mono = r.ints("monotonic_us")
         time, timed = r.ints("time")
@@ -166,12 +166,12 @@ class Ranks:
         when = [int(mono[i]) if has_mono[i] else int(time[i]) if timed[i] else None for i in rows.tolist()]
         return list(zip(said, when, strict=True))
 
-    def _is_fine(self, r: Rows, rows: Ints) -> bool:
+    def _is_fine(self, r: BatchRows, rows: Ints) -> bool:
         _, has_mono = r.ints("monotonic_us")
         resolution, known = r.ints("time_resolution_us")
         return bool((has_mono[rows] | (known[rows] & (resolution[rows] < COARSE_US))).all())
 
-    def _last_time(self, r: Rows) -> int | None:
+    def _last_time(self, r: BatchRows) -> int | None:
         mono, has_mono = r.ints("monotonic_us")
         time, timed = r.ints("time")
         if has_mono.any():

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ddtree_metrics.counters import Count
+from ddtree_metrics.counting import Count
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
-from ddtree_metrics.steps.columns import Rows
-from ddtree_metrics.steps.intervals import CLOCK_STEP_US, CODE, REASONS, Clocks, Last, judge
+from ddtree_metrics.steps.columns import BatchRows
+from ddtree_metrics.steps.intervals import CLOCK_STEP_US, CODE, REASONS, Last, RowClocks, judge
 from ddtree_metrics.steps.rank_copies import Ranks
 from ddtree_metrics.steps.stream_ids import Labels, Origin, Origins, begins_as, concerns, family_of, in_order, stream_of, unit_of
 
@@ -85,7 +85,7 @@ class Streams:
         dict of str to pyarrow.RecordBatch
             The same tables with ``time_us``, ``stream``, ``step_us`` … filled, and ``events`` with what was found.
         """
-        rows = {name: Rows(batch, line[name]) for name, batch in tables.items() if batch.num_rows}
+        rows = {name: BatchRows(batch, line[name]) for name, batch in tables.items() if batch.num_rows}
         found: list[dict[str, Any]] = []
         self._follow_clocks(rows, found)
         streams = {name: r.origins.labels(stream_of) for name, r in rows.items() if name in ("steps", "decode", "prefill", "events")}
@@ -109,7 +109,7 @@ class Streams:
 
     # -- clocks ---------------------------------------------------------------------------------------------------------------
 
-    def _follow_clocks(self, rows: dict[str, Rows], found: list[dict[str, Any]]) -> None:
+    def _follow_clocks(self, rows: dict[str, BatchRows], found: list[dict[str, Any]]) -> None:
         """Compare wall clock and boot clock over all lines of a boot, and note where the wall clock jumped."""
         parts = []
         known: dict[str, int] = {}
@@ -165,7 +165,7 @@ class Streams:
 
     # -- what lies between two lines ------------------------------------------------------------------------------------------
 
-    def _collect_breaks(self, rows: dict[str, Rows], streams: dict[str, Labels]) -> dict[str, dict[str, Ints]]:
+    def _collect_breaks(self, rows: dict[str, BatchRows], streams: dict[str, Labels]) -> dict[str, dict[str, Ints]]:
         """For each kind of break, the lines at which it happened, by stream or by unit."""
         found: dict[str, dict[str, list[Ints]]] = {kind: {} for kind in _BREAKS}
 
@@ -205,7 +205,7 @@ class Streams:
     # -- steps and windows ----------------------------------------------------------------------------------------------------
 
     def _follow(
-        self, name: str, r: Rows, streams: Labels, breaks: dict[str, dict[str, Ints]], found: list[dict[str, Any]]
+        self, name: str, r: BatchRows, streams: Labels, breaks: dict[str, dict[str, Ints]], found: list[dict[str, Any]]
     ) -> pa.RecordBatch:
         n = len(r.line)
         clocks = _clocks(r)
@@ -252,10 +252,10 @@ class Streams:
         name: str,
         key: str,
         at: Ints,
-        r: Rows,
+        r: BatchRows,
         unit: str,
         breaks: dict[str, dict[str, Ints]],
-        clocks: Clocks,
+        clocks: RowClocks,
         step: Ints,
         why: Ints,
         found: list[dict[str, Any]],
@@ -295,10 +295,10 @@ class Streams:
 # -- helpers on columns -------------------------------------------------------------------------------------------------------
 
 
-def _clocks(rows: Rows) -> Clocks:
+def _clocks(rows: BatchRows) -> RowClocks:
     time, timed = rows.ints("time")
     mono, has_mono = rows.ints("monotonic_us")
-    return Clocks(time, timed, mono, has_mono, rows.ints("time_resolution_us")[0])
+    return RowClocks(time, timed, mono, has_mono, rows.ints("time_resolution_us")[0])
 
 
 @functools.cache

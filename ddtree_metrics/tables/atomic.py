@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from ddtree_metrics.errors import OutputError
 
 
-class Place:
+class Destination:
     """Somewhere to put a file; doubles as the binary stream that the formats write to."""
 
     final: Path | None = None
@@ -75,7 +75,7 @@ class Place:
         self._stream = None
 
 
-class Stdout(Place):
+class Stdout(Destination):
     """The standard output; binary formats are refused on a terminal."""
 
     def __init__(self, format: str) -> None:
@@ -88,7 +88,7 @@ class Stdout(Place):
         self._stream = sys.stdout.buffer
 
 
-class Beside(Place):
+class Beside(Destination):
     """A file under a passing name in the folder of its place; a device or a pipe is written to directly."""
 
     def __init__(self, path: Path, force: bool) -> None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ddtree_metrics.errors import OutputError
 from ddtree_metrics.schema import Column, arrow_schema, columns
 from ddtree_metrics.tables import conform
-from ddtree_metrics.tables.atomic import Beside, Place, Stdout, make_folder, refuse_existing, told
+from ddtree_metrics.tables.atomic import Beside, Destination, Stdout, make_folder, refuse_existing, told
 from ddtree_metrics.tables.text_formats import csv_header, csv_lines, json_lines
 
 FORMATS: dict[str, tuple[str, ...]] = {
@@ -137,7 +137,7 @@ class FileWriter:
         self._record = record
         self._leave_out = leave_out
         self._metadata = metadata
-        self._place: Place = Stdout(format) if os.fspath(path) == "-" else Beside(Path(path), force)
+        self._place: Destination = Stdout(format) if os.fspath(path) == "-" else Beside(Path(path), force)
         self._body: _Body
         with self._guarded():
             self._body = _BODIES[format](self._place, record, leave_out)
@@ -348,7 +348,7 @@ def bare_schema(record: type, leave_out: tuple[str, ...] = (), metadata: dict[st
 class _Parquet:
     """Parquet: zstd, times delta-coded, all else by dictionary; row groups of `GROUP_ROWS` rows whatever the batches' size."""
 
-    def __init__(self, place: Place, record: type, leave_out: tuple[str, ...] = ()) -> None:
+    def __init__(self, place: Destination, record: type, leave_out: tuple[str, ...] = ()) -> None:
         self._place, self._record, self._leave_out = place, record, leave_out
         self._schema = bare_schema(record, leave_out)
         self._pending: list[pa.Table] = []
@@ -401,7 +401,7 @@ class _Parquet:
             self._held.close()
 
 
-def _held_file(place: Place) -> BinaryIO:
+def _held_file(place: Destination) -> BinaryIO:
     """Open a file for rows that are copied to their place later; it has no name, so nothing stays behind, whatever happens."""
     folder = place.final.parent if isinstance(place, Beside) and place.body is not None and place.final is not None else None
     return tempfile.TemporaryFile(dir=folder, prefix=".", suffix=".partial")
@@ -437,7 +437,7 @@ def _ipc() -> pa.ipc.IpcWriteOptions:
 class _Arrow:
     """Arrow IPC. Its schema stands at the beginning, so the rows are written first and copied behind the final schema."""
 
-    def __init__(self, place: Place, record: type, leave_out: tuple[str, ...] = ()) -> None:
+    def __init__(self, place: Destination, record: type, leave_out: tuple[str, ...] = ()) -> None:
         self._place, self._record, self._leave_out = place, record, leave_out
         self._held = _held_file(place)
         self._writer = pa.ipc.new_stream(self._held, bare_schema(record, leave_out), options=_ipc())
@@ -461,7 +461,7 @@ class _Arrow:
 class _Text:
     """CSV with a header, or JSON lines."""
 
-    def __init__(self, place: Place, kind: Literal["csv", "jsonl"], schema: pa.Schema) -> None:
+    def __init__(self, place: Destination, kind: Literal["csv", "jsonl"], schema: pa.Schema) -> None:
         self._place = place
         self._lines = csv_lines if kind == "csv" else json_lines
         if kind == "csv":
@@ -478,7 +478,7 @@ class _Text:
         """Do nothing: everything is in the place already."""
 
 
-_BODIES: dict[str, Callable[[Place, type, tuple[str, ...]], _Body]] = {
+_BODIES: dict[str, Callable[[Destination, type, tuple[str, ...]], _Body]] = {
     "parquet": _Parquet,
     "arrow": _Arrow,
     "csv": lambda place, record, leave_out: _Text(place, "csv", bare_schema(record, leave_out)),

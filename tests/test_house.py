@@ -1,0 +1,45 @@
+"""How the package is laid out: no two things of one name, nothing private across packages, nothing that nobody uses."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "ddtree_metrics"
+MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _twice(named: list[tuple[str, str]]) -> dict[str, list[str]]:
+    where: dict[str, list[str]] = defaultdict(list)
+    for name, place in named:
+        where[name].append(place)
+    return {name: places for name, places in where.items() if len(places) > 1}
+
+
+def test_no_two_modules_have_one_name() -> None:
+    assert _twice([(path.stem, str(path.relative_to(PACKAGE))) for path in MODULES if path.stem != "__init__"]) == {}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes = [
+        (node.name, f"{path.relative_to(PACKAGE)}:{node.lineno}")
+        for path, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+
+    assert _twice(classes) == {}
+
+
+def test_no_module_takes_a_private_name_of_another() -> None:
+    taken = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.module}.{alias.name}"
+        for path, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddtree_metrics")
+        for alias in node.names
+        if any(part.startswith("_") and not part.startswith("__") for part in f"{node.module}.{alias.name}".split("."))
+    ]
+
+    assert taken == []
