@@ -64,6 +64,7 @@ class Coverage(StreamCounts, SourceStats):
     first_us: int | None = None
     last_us: int | None = None
     parsed: Annotated[dict[str, int], Count("rows by table")] = field(default_factory=dict)
+    dialects: Annotated[dict[str, int], Count("rows by dialect, those of events left out")] = field(default_factory=dict)
     quoted_lines: Annotated[int, Count("lines that only speak of a marker, taken for nothing")] = 0
     slow_tier: Annotated[dict[str, int], Count("lines out of a dialect's usual shape, read more slowly")] = field(default_factory=dict)
     doubtful_times: Annotated[dict[str, int], Count("rows whose time is doubtful, by time_flag")] = field(default_factory=dict)

@@ -216,7 +216,7 @@ class Log:
 
     @functools.cached_property
     def _joined(self) -> Whole:
-        made = self._whole(self._rows_of_steps, quiet=self._joined_once)
+        made = self._whole(self._rows_of_steps, quiet=self._joined_once or not self.has_rows("steps"))
         self._joined_once = True
         if len(made.joined.writer.s) >= PACKED_ROWS:
             give_back()
@@ -268,11 +268,16 @@ class Log:
     @functools.cached_property
     def own_requests(self) -> pd.DataFrame:
         """What the log's own lines say of the server's own requests (warm-ups, health checks), wherever ``requests`` come from."""
-        from ddtree_metrics.requests import requests_from_log
         from ddtree_metrics.steps.own_requests import OWN_KINDS
 
-        own = self.requests if "requests" not in self._tables else requests_from_log(self.request_lines)
-        return own[own["kind"].isin(OWN_KINDS)]
+        return self.told_requests[self.told_requests["kind"].isin(OWN_KINDS)]
+
+    @functools.cached_property
+    def told_requests(self) -> pd.DataFrame:
+        """What the log's own lines say of requests, wherever ``requests`` come from."""
+        from ddtree_metrics.requests import requests_from_log
+
+        return self.requests if "requests" not in self._tables else requests_from_log(self.request_lines)
 
     @functools.cached_property
     def basis(self) -> Basis:

@@ -172,6 +172,8 @@ class Reading:
             times = pc.min_max(batch.column("time").cast(pa.int64()))
             self.coverage.saw(name, batch.num_rows, times["min"].as_py(), times["max"].as_py())
             if name != "events":
+                for kind in batch.column("dialect").value_counts().to_pylist():
+                    self.coverage.dialects[kind["values"]] = self.coverage.dialects.get(kind["values"], 0) + kind["counts"]
                 kinds = batch.column("time_from").value_counts()
                 self._local_times += sum(kind["counts"] for kind in kinds.to_pylist() if (kind["values"] or "").endswith("-local"))
                 flags = batch.column("time_flag")
@@ -264,21 +266,31 @@ def _local_us(us: int) -> int:
     return us + (round(offset.total_seconds() * 1e6) if offset is not None else 0)
 
 
+def _begins_anew(start: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether a part of the arguments is of another start than the one before it: said once more, or by another process."""
+    said = {name for name, _ in start["args"] or []}
+    return start["pid"] != row["pid"] or any(name in said for name, _ in row["args"])
+
+
 def _merge_starts(rows: list[tuple[str, dict[str, Any]]]) -> pa.RecordBatch:
     """Fold the lines that a server prints while it starts into one row a start.
 
     A row without ``args`` carries on the start before it of the same service, whichever of its processes printed it; alone, it is a
-    start whose first line is not in the log.
+    start whose first line is not in the log. A row with a part of ``args`` (``args_cut`` is null: no line has them all) does so too, unless
+    that start has said the same thing, or is of another process.
     """
     starts: list[dict[str, Any]] = []
     open_: dict[str, dict[str, Any]] = {}
     own = [c.name for c in columns(ServerStart) if c.name in ServerStart.__annotations__ and c.name not in ("args", "args_cut")]
     for service, row in rows:
         start = open_.get(service)
-        if row["args"] is not None or start is None:
+        part = row["args"] is not None and row["args_cut"] is None
+        if start is None or (_begins_anew(start, row) if part else row["args"] is not None):
             start = open_[service] = dict(row)
             starts.append(start)
             continue
+        if part:
+            start["args"] = [*(start["args"] or []), *row["args"]]
         for name in own:
             if row[name] is not None and (start[name] is None or name in ("budget", "block_size", "draft_window", "max_total_tokens")):
                 start[name] = row[name]

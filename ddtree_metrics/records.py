@@ -198,6 +198,24 @@ class Request:
     accepted_drafts: Annotated[int | None, Col("Draft tokens accepted, bonus not counted.", "tokens", wide=True)] = None
     proposed_drafts: Annotated[int | None, Col("Draft tokens proposed.", "tokens", wide=True)] = None
     accepted_histogram: Annotated[tuple[int, ...] | None, Col("Steps by number of accepted drafts, from 0.", "steps")] = None
+    mean_accept_len: Annotated[
+        float | None,
+        Col("Mean acceptance length as printed; it counts only steps that had a draft, and is then no tokens per step.", "tokens"),
+    ] = None
+    position_accept_rates: Annotated[tuple[float, ...] | None, Col("Share of the drafted steps that accepted each draft position.")] = None
+    prefill_ms: Annotated[float | None, Col("Time of the prefill, as printed.", "ms")] = None
+    decode_ms: Annotated[float | None, Col("Time from the first token to the last step, other requests' work included.", "ms")] = None
+    step_ms: Annotated[
+        float | None,
+        Col("Mean time of a step of this request, the prefills of others within it taken out; where the log has no line a step.", "ms"),
+    ] = None
+    step_why: Annotated[str | None, Col("Why step_ms is null: no_steps, others_unknown, prefill_between.")] = None
+    mean_batch: Annotated[
+        float | None, Col("Requests that decoded at the same time, itself among them: the mean over its decode time.", "requests")
+    ] = None
+    end_context: Annotated[int | None, Col("Tokens in the KV cache after the last step, where the log says it.", "tokens", wide=True)] = (
+        None
+    )
     discarded_tail: Annotated[
         int | None, Col("Tokens the last step committed past the end: 1 + retractions + steps + accepted - completion.", "tokens")
     ] = None
@@ -216,8 +234,16 @@ class Request:
 class RequestLine(LoggedLine):
     """One line that speaks of a request: received, finished, time stats, or an access-log line. Never its text."""
 
-    event: Annotated[str | None, Col("received, finished, stats or access.")] = None
+    event: Annotated[
+        str | None,
+        Col(
+            "received, finished, stats or access; of servers that name slots: assigned, prompt, cached, timings, prefill_timing, "
+            "decode_timing, drafts, verified, progress, released, cancelled or refused."
+        ),
+    ] = None
     request_id: Annotated[str | None, Col("The request's id, where the line says it.")] = None
+    slot: Annotated[int | None, Col("The slot that the request runs in, where the server has slots.")] = None
+    task: Annotated[int | None, Col("The server's own number of the request, anew from 0 at each start.", wide=True)] = None
     prompt_tokens: Annotated[int | None, Col("Prompt length.", "tokens", wide=True)] = None
     cached_tokens: Annotated[int | None, Col("Prompt tokens taken from the prefix cache.", "tokens", wide=True)] = None
     completion_tokens: Annotated[int | None, Col("Tokens the client got, the prefill's first token included.", "tokens", wide=True)] = None
@@ -234,6 +260,13 @@ class RequestLine(LoggedLine):
     e2e_ms: Annotated[float | None, Col("End-to-end latency, as printed.", "ms")] = None
     queue_ms: Annotated[float | None, Col("Time in the queue, as printed.", "ms")] = None
     forward_ms: Annotated[float | None, Col("Time in forward passes, as printed.", "ms")] = None
+    prefill_tokens: Annotated[int | None, Col("Prompt tokens computed, those from the cache not among them.", "tokens", wide=True)] = None
+    prefill_ms: Annotated[float | None, Col("Time of the prefill, as printed.", "ms")] = None
+    decode_ms: Annotated[float | None, Col("Time from the first token to the last step, as printed.", "ms")] = None
+    mean_accept_len: Annotated[float | None, Col("Mean acceptance length, as printed.", "tokens")] = None
+    position_accept_rates: Annotated[tuple[float, ...] | None, Col("Acceptance of each draft position, as printed.")] = None
+    end_context: Annotated[int | None, Col("Tokens in the KV cache at the end, as printed.", "tokens", wide=True)] = None
+    since_start_us: Annotated[int | None, Col("Time since the process started, where the line's head says it.", "us", wide=True)] = None
     status: Annotated[int | None, Col("HTTP status of an access line.")] = None
     path: Annotated[str | None, Col("HTTP method and path of an access line, query removed.")] = None
     extra: Annotated[dict[str, str] | None, Col("Other numbers of the line; never text of a prompt or an answer.")] = None

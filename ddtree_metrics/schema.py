@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 # 1: the first form.
 # 2: servers.args_cut says that the line of arguments was cut (it was a key "__cut__" in servers.args); decode.retracted is the length of
 #    a queue; an event that several ranks printed is one row.
-SCHEMA_VERSION = 2
+# 3: what servers with slots say of a request: requests.prefill_ms, decode_ms, end_context, mean_accept_len, position_accept_rates, and
+#    the columns of request_lines that they are made of.
+SCHEMA_VERSION = 3
 
 METADATA_PREFIX = "ddtree_metrics."
 
@@ -55,7 +57,7 @@ class Column:
     name : str
         The field's name.
     kind : str
-        ``int``, ``float``, ``str``, ``bool``, ``datetime``, ``list<int>``, ``list<str>`` or ``map``.
+        ``int``, ``float``, ``str``, ``bool``, ``datetime``, ``list<int>``, ``list<float>``, ``list<str>`` or ``map``.
     nullable : bool
         Whether the column may be null.
     col : Col
@@ -89,6 +91,7 @@ class Column:
             "bool": pa.bool_(),
             "datetime": pa.timestamp("us", tz="UTC"),
             "list<int>": pa.list_(pa.field("element", small)),
+            "list<float>": pa.list_(pa.field("element", pa.float64())),
             "list<str>": pa.list_(pa.field("element", pa.string())),
             "map": pa.map_(pa.string(), pa.string()),
         }
@@ -114,7 +117,7 @@ def _kind(annotation: Any) -> tuple[str, bool]:
         return _kind(rest[0])[0], True
     if annotation in _SCALARS:
         return _SCALARS[annotation], False
-    if origin is tuple and len(args) == 2 and args[1] is Ellipsis and args[0] in (int, str):
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis and args[0] in (int, float, str):
         return f"list<{_SCALARS[args[0]]}>", False
     if origin is dict and args == (str, str):
         return "map", False

@@ -30,6 +30,7 @@ MIXED = "steps with several requests share one mean (Decode batch lines): by-con
 
 _NOTES = {
     Kind.STEP_LINES_NO_REQUESTS: "no request is known: which steps are of one request cannot be told",
+    Kind.REQUESTS: "one row is a request: p50 and p95 are those of mean step times of requests, context is that in the middle of each",
     Kind.DECODE_WINDOWS: "each line is a window of steps: p95 is that of window means, context is #token / #running-req",
 }
 _TABLES = ("steps", "decode", "prefill", "servers", "events", "requests")
@@ -190,22 +191,22 @@ def _line(name: str, basis: Basis, mine: npt.NDArray[np.bool_]) -> SummaryLine:
     """Sum up some rows, a step counted once for step time."""
     if not mine.any():
         return SummaryLine(name)
-    ms, tokens, ids = basis.step_ms[mine], basis.tokens[mine], basis.request_code[mine]
+    ms, tokens, ids, steps = basis.step_ms[mine], basis.tokens[mine], basis.request_code[mine], basis.row_steps[mine]
     once = ~np.asarray(pd.Series(basis.step[mine]).duplicated(), dtype=bool)
     timed, counted = np.isfinite(ms), np.isfinite(tokens)
     own = ms[timed & once]
-    n = np.bincount(ids[counted & (ids >= 0)])
-    sums = np.bincount(ids[counted & (ids >= 0)], tokens[counted & (ids >= 0)])
-    micro = float(tokens[counted].mean()) if counted.any() else None
+    named = counted & (ids >= 0)
+    n, sums = np.bincount(ids[named], steps[named]), np.bincount(ids[named], (tokens * steps)[named])
+    micro = float(np.average(tokens[counted], weights=steps[counted])) if counted.any() else None
     macro = float((sums[n > 0] / n[n > 0]).mean()) if n.any() else None
-    seen = float(ms[timed].mean()) if timed.any() else None
+    seen = float(np.average(ms[timed], weights=steps[timed])) if timed.any() else None
     return SummaryLine(
         name,
-        steps=int(once.sum()),
-        timed_steps=len(own),
-        request_steps=int(counted.sum()),
+        steps=round(float(steps[once].sum())),
+        timed_steps=round(float(steps[timed & once].sum())),
+        request_steps=round(float(steps[counted].sum())),
         requests=len(np.unique(ids[ids >= 0])),
-        step_time_mean_ms=float(own.mean()) if len(own) else None,
+        step_time_mean_ms=float(np.average(own, weights=steps[timed & once])) if len(own) else None,
         step_time_seen_ms=seen,
         step_time_p50_ms=float(np.quantile(own, 0.5)) if len(own) else None,
         step_time_p95_ms=float(np.quantile(own, 0.95)) if len(own) else None,

@@ -36,6 +36,7 @@ def value_of(column: Column) -> st.SearchStrategy[Any]:
         "bool": st.booleans(),
         "datetime": st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)),
         "list<int>": st.lists(whole, max_size=3).map(tuple),
+        "list<float>": st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
         "list<str>": st.lists(text, max_size=3).map(tuple),
         "map": st.dictionaries(text, text, max_size=3),
     }

@@ -196,6 +196,7 @@ def rows_of(record: type) -> st.SearchStrategy[list[Any]]:
             "bool": st.booleans(),
             "datetime": st.datetimes(datetime(1000, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)),
             "list<int>": st.lists(whole, max_size=3).map(tuple),
+            "list<float>": st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
             "list<str>": st.lists(text, max_size=3).map(tuple),
             "map": st.dictionaries(text, text, max_size=3),
         }
@@ -241,7 +242,7 @@ def test_o19_every_reader_reads_every_file_in_every_order(tmp_path: Path, order:
         assert schema.field("batch_size").type == pa.int32()
         assert str(schema.field("commit_lens").type) == "list<element: int32>"
         assert schema.field("host").type == pa.string()
-        assert schema.metadata[b"ddtree_metrics.schema_version"] == b"2"
+        assert schema.metadata[b"ddtree_metrics.schema_version"] == b"3"
 
     seen = duckdb.sql(f"SELECT batch_size, commit_lens, typeof(time), typeof(batch_size) FROM read_parquet({files})").fetchall()
     assert sorted(seen, key=str) == [(1, [4], "TIMESTAMP WITH TIME ZONE", "INTEGER"), (None, None, "TIMESTAMP WITH TIME ZONE", "INTEGER")]

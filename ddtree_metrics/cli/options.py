@@ -166,6 +166,15 @@ def say(text: str) -> None:
     click.echo(f"ddtree-logs: {text}", err=True)
 
 
+def _more_of(coverage: Any) -> str | None:
+    """Say whose log it is, and what would make that server say more, where it has a word for it."""
+    from ddtree_metrics.dialects import DIALECTS
+
+    read = {d.name: coverage.dialects.get(d.name, 0) for d in DIALECTS}
+    most = max(DIALECTS, key=lambda d: read[d.name])
+    return f"this is the log of {most.about}; {most.more}" if read[most.name] and most.more else None
+
+
 def say_notes(coverage: Any, *, notes: bool = True) -> None:
     """Say what a reader of the result should know, and which nothing it is when no step line was found."""
     for note in coverage.notes if notes else ():
@@ -179,6 +188,8 @@ def say_notes(coverage: Any, *, notes: bool = True) -> None:
             f"no DDTree metrics line could be read, for {broken:,} that are there break their form (see 'ddtree-logs inspect'); "
             f"{decode:,} Decode batch lines were read"
         )
+    elif (wanted := _more_of(coverage)) is not None:
+        say(wanted)
     elif decode:
         say(
             f"no DDTree metrics line in {coverage.lines:,} lines, but {decode:,} Decode batch lines (table decode): is "

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from ddtree_metrics.dialects.base import Counts, Dialect, Field, Line, Sample
 from ddtree_metrics.dialects.journald import JOURNALD
+from ddtree_metrics.dialects.llamacpp import LLAMACPP
 from ddtree_metrics.dialects.sglang import SGLANG
 from ddtree_metrics.errors import UnknownDialect
 
-DIALECTS: tuple[Dialect, ...] = (SGLANG, JOURNALD)
+DIALECTS: tuple[Dialect, ...] = (SGLANG, LLAMACPP, JOURNALD)
 """The dialects that are known by name."""
 
 

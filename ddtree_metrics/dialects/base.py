@@ -248,12 +248,15 @@ class Dialect:
         What its numbers count.
     about : str
         One sentence for ``inspect``.
+    more : str
+        What would make the server say more, as it ends a sentence.
     """
 
     name: str
     lines: tuple[Line, ...]
     counts: Counts = field(default_factory=Counts)
     about: str = ""
+    more: str = ""
 
     def check(self) -> None:
         """Test the declaration itself.

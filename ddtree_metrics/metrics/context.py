@@ -67,7 +67,8 @@ def by_context(
     Parameters
     ----------
     request_steps : pandas.DataFrame
-        One row a request a step; ``step_time_ms`` (else ``step_us``), ``tokens``, ``request_id`` and the axis are used.
+        One row a request a step; ``step_time_ms`` (else ``step_us``), ``tokens``, ``request_id`` and the axis are used. A row may
+        stand for several steps of its request (``row_steps``): it counts so often in every mean.
     edges : sequence of float, optional
         Rising bin edges; the upper one of a bin is not in it.
     by : str
@@ -172,6 +173,8 @@ class _Data:
         self.tokens = cols.finite(cols.numeric(frame, "tokens"))
         self.bounds = token_bounds(self.tokens)
         self.batch = cols.finite(cols.numeric(frame, "batch_size"))
+        made = cols.finite(cols.numeric(frame, "row_steps")) if cols.has(frame, "row_steps") else np.ones(len(frame))
+        self.count = np.where(made > 0, made, 1.0)
         self.step = cols.step_codes(frame)
         self.total = _batch_context(frame, self.step, self.batch)
         # A step's time is one observation, however many requests share it: it is resampled with the first of them.
@@ -180,22 +183,22 @@ class _Data:
 
     def summary(self, rows: Ints, *, resamples: int, seed: int, level: float) -> dict[str, Any]:
         """Summarise some rows: estimates, intervals, and why there is no interval."""
-        tokens, ms = self.tokens[rows], self.ms[rows]
+        tokens, ms, count = self.tokens[rows], self.ms[rows], self.count[rows]
         has_tokens, timed = np.isfinite(tokens), np.isfinite(ms)
         requests = self.keys.request_codes[rows]
         many, texts = self.keys.counts(rows)
         row: dict[str, Any] = {
             "x_mean": float(self.axis[rows].mean()),
             "rows": len(rows),
-            "steps": len(np.unique(self.step[rows])),
-            "timed_steps": len(np.unique(self.step[rows][timed])),
+            "steps": _once(self.step[rows], count),
+            "timed_steps": _once(self.step[rows][timed], count[timed]),
             "requests": many,
             "prompts": texts,
             "batch_size_mean": float(np.nanmean(self.batch[rows])) if np.isfinite(self.batch[rows]).any() else np.nan,
             "batch_context_mean": _mean(self.total[rows]),
             "interval_from": None,
         }
-        estimate = self._estimates(tokens, ms, requests, self._of_requests(rows))
+        estimate = self._estimates(tokens, ms, requests, self._of_requests(rows), count)
         row |= estimate
         reasons = []
         if not timed.any():
@@ -228,19 +231,19 @@ class _Data:
         return known[rows] if known is not None and known.any() else np.ones(len(rows), dtype=bool)
 
     @staticmethod
-    def _estimates(tokens: Floats, ms: Floats, requests: Ints, named: Bools) -> dict[str, float]:
-        """Compute the point estimates of a bin."""
+    def _estimates(tokens: Floats, ms: Floats, requests: Ints, named: Bools, count: Floats) -> dict[str, float]:
+        """Compute the point estimates of a bin; each row counts for its steps."""
         made = dict.fromkeys(_PAIRS, float("nan"))
         timed, has_tokens = ms[np.isfinite(ms)], np.isfinite(tokens)
         if len(timed):
-            made["step_time_mean_ms"] = float(timed.mean())
+            made["step_time_mean_ms"] = float(np.average(timed, weights=count[np.isfinite(ms)]))
             made["step_time_p50_ms"], made["step_time_p95_ms"] = (float(q) for q in np.quantile(timed, [0.5, 0.95]))
         if has_tokens.any():
-            made["tokens_per_step_pooled"] = float(tokens[has_tokens].mean())
+            made["tokens_per_step_pooled"] = float(np.average(tokens[has_tokens], weights=count[has_tokens]))
         named = named & has_tokens
         if named.any():
             part = np.unique(requests[named], return_inverse=True)[1].reshape(-1)
-            own = np.bincount(part, weights=tokens[named]) / np.bincount(part)
+            own = np.bincount(part, weights=(tokens * count)[named]) / np.bincount(part, weights=count[named])
             made["tokens_per_step_per_request"] = float(own.mean())
         if len(timed) and has_tokens.any():
             made["tok_per_s"] = 1000.0 * made["tokens_per_step_pooled"] / made["step_time_mean_ms"]
@@ -260,21 +263,21 @@ class _Data:
 
     def _draws(self, rows: Ints, *, resamples: int, seed: int, level: float) -> tuple[dict[str, Floats], float]:
         """Resample a bin; returns the resampled values of every estimate, and the effective number of groups."""
-        tokens, ms = self.tokens[rows], self.ms[rows]
+        tokens, ms, count = self.tokens[rows], self.ms[rows], self.count[rows]
         has_tokens, timed = np.isfinite(tokens), np.isfinite(ms)
         both, groups = group_codes(np.concatenate([self.keys.codes[rows], self.lead[rows]]), seed=seed)
         own, lead = both[: len(rows)], both[len(rows) :]
         sampler = Resampler.over(groups, resamples=resamples, seed=seed, level=level)
-        sums = sums_by(own, groups, tokens, has_tokens.astype(float))
-        times = sums_by(lead, groups, ms, timed.astype(float))
+        sums = sums_by(own, groups, tokens * count, has_tokens * count)
+        times = sums_by(lead, groups, ms * count, timed * count)
         named = self._of_requests(rows) & has_tokens
         requests = np.unique(self.keys.request_codes[rows][named], return_inverse=True)[1].reshape(-1)
         made: dict[str, Floats] = {}
         with np.errstate(invalid="ignore", divide="ignore"):
             if named.any():
-                count = np.bincount(requests)
-                means = np.bincount(requests, weights=tokens[named]) / count
-                owner = np.zeros(len(count), dtype=np.int64)
+                of_request = np.bincount(requests, weights=count[named])
+                means = np.bincount(requests, weights=(tokens * count)[named]) / of_request
+                owner = np.zeros(len(of_request), dtype=np.int64)
                 owner[requests] = own[named]
                 macro = sampler.draws(sums_by(owner, groups, means, np.ones(len(means))))
                 made["tokens_per_step_per_request"] = macro[:, 0] / macro[:, 1]
@@ -289,6 +292,12 @@ class _Data:
             if "tokens_per_step_pooled" in made and "step_time_mean_ms" in made:
                 made["tok_per_s"] = 1000.0 * made["tokens_per_step_pooled"] / made["step_time_mean_ms"]
         return made, effective(np.bincount(own).astype(float))
+
+
+def _once(step: Ints, count: Floats) -> int:
+    """Count the steps of some rows, each once."""
+    first = np.unique(step, return_index=True)[1]
+    return round(float(count[first].sum()))
 
 
 def _mean(values: Floats) -> float:

@@ -78,7 +78,8 @@ def read_requests(
         proposed_drafts    spec_num_proposed_drafts, spec_proposed_drafts, spec_draft_token_num …
         accepted_histogram spec_correct_drafts_histogram, spec_accept_histogram
         retractions        num_retractions total_retractions
-        dp_rank, reasoning_tokens, finish_reason
+        prefill_ms, decode_ms  prompt_ms, predicted_ms (llama.cpp's ``timings``)
+        dp_rank, reasoning_tokens, finish_reason, end_context, step_ms, step_why, mean_batch, mean_accept_len, position_accept_rates
 
     The whole table is ``ddtree_metrics.requests.request_fields.ACCEPTED``. Instants are ISO 8601 text or epoch numbers; seconds,
     milliseconds, microseconds and nanoseconds are told apart by their size. A number before 1973 counts from an unknown start
@@ -140,6 +141,12 @@ def _normal(where: str, source: str, raw: dict[str, Any], zone: ZoneInfo | None,
             row.setdefault(column, request_fields.reason(value))
         elif column == "accepted_histogram":
             row.setdefault(column, request_fields.histogram(value))
+        elif column == "position_accept_rates":
+            row.setdefault(column, request_fields.shares(value))
+        elif column == "step_why":
+            row.setdefault(column, str(value)[:40])
+        elif column in request_fields.MEASURES:
+            row.setdefault(column, request_fields.number(value))
         elif column == "request_id":
             if row.get(column) is None:
                 row[column] = str(value)[:200]

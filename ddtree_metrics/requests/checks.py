@@ -78,7 +78,7 @@ def _identities(row: Row, flags: list[str]) -> None:
     if proposed is not None:
         if accepted is not None and accepted > proposed:
             flags.append("identity_broken")
-        if steps and proposed % steps:
+        if steps and proposed % steps and not row.get("_uneven"):
             flags.append("proposed_uneven")
     if accepted is None or completion is None or steps == 0:
         return

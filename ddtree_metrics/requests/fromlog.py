@@ -8,7 +8,9 @@ from typing import Any
 import pandas as pd
 
 from ddtree_metrics.errors import DDTreeWarning
+from ddtree_metrics.requests import slots
 from ddtree_metrics.requests.checks import ABSURD_MS, Row, check, count_flags, mark_duplicates, name_nameless, to_frame
+from ddtree_metrics.steps.stream_ids import file_of
 
 _NUMBERS = (
     "prompt_tokens",
@@ -21,6 +23,7 @@ _NUMBERS = (
     "retractions",
     "dp_rank",
 )
+_LISTS: dict[str, type] = {"accepted_histogram": int, "position_accept_rates": float}
 _ENDPOINTS = (
     "/generate",
     "/v1/completions",
@@ -63,6 +66,7 @@ def requests_from_log(request_lines: pd.DataFrame) -> pd.DataFrame:
     access = [x for x in lines if x["event"] == "access"]
     named = [x for x in lines if x["event"] in ("received", "finished", "stats")]
     current: dict[str, Row] = {}
+    rows += slots.fold(x for x in lines if x["event"] in slots.EVENTS)
     for line in named:
         rid = line["request_id"]
         key = rid if rid is not None else f"\0{len(rows)}"
@@ -81,7 +85,7 @@ def requests_from_log(request_lines: pd.DataFrame) -> pd.DataFrame:
             current[key] = row
         row["_seen"].add(event)
         _merge(row, line)
-    if not named:
+    if not named and not rows:
         rows = [r for r in map(_from_access, access) if r is not None]
     _label_warmups(rows)
     for row in rows:
@@ -130,6 +134,17 @@ def _records(lines: pd.DataFrame) -> list[Row]:
         "accepted_histogram",
         "status",
         "path",
+        "unit",
+        "slot",
+        "task",
+        "prefill_tokens",
+        "prefill_ms",
+        "decode_ms",
+        "mean_accept_len",
+        "position_accept_rates",
+        "end_context",
+        "since_start_us",
+        "extra",
         *_NUMBERS,
     )
     columns: dict[str, list[Any]] = {}
@@ -138,11 +153,14 @@ def _records(lines: pd.DataFrame) -> list[Row]:
             columns[name] = [None] * len(lines)
         elif name in ("time", "received", "first_token", "finished"):
             columns[name] = _us(lines[name])
-        elif name == "accepted_histogram":
-            columns[name] = [None if x is None or x is pd.NA else tuple(int(i) for i in x) for x in lines[name].tolist()]
+        elif name in _LISTS:
+            columns[name] = [None if x is None or x is pd.NA else tuple(map(_LISTS[name], x)) for x in lines[name].tolist()]
+        elif name == "extra":
+            columns[name] = [x if isinstance(x, list | dict) else None for x in lines[name].tolist()]
         else:
             columns[name] = [None if x is None or x is pd.NA or x != x else x for x in lines[name].tolist()]
-    return [dict(zip(wanted, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    columns["_file"] = [file_of(x) if p is None and x else None for p, x in zip(columns["pid"], columns["where"], strict=True)]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _us(times: pd.Series) -> list[int | None]:

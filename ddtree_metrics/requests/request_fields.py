@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
+
+Number = TypeVar("Number", int, float)
 
 ACCEPTED: dict[str, tuple[str, ...]] = {
     "request_id": ("request_id", "rid", "id", "req_id", "x_request_id", "uuid"),
@@ -111,6 +113,14 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
         "draft_n",
     ),
     "accepted_histogram": ("accepted_histogram", "spec_correct_drafts_histogram", "spec_accept_histogram"),
+    "prefill_ms": ("prefill_ms", "prompt_ms"),
+    "decode_ms": ("decode_ms", "predicted_ms"),
+    "step_ms": ("step_ms",),
+    "step_why": ("step_why",),
+    "mean_batch": ("mean_batch",),
+    "mean_accept_len": ("mean_accept_len",),
+    "position_accept_rates": ("position_accept_rates",),
+    "end_context": ("end_context",),
     "retractions": ("retractions", "num_retractions", "total_retractions"),
     "dp_rank": ("dp_rank", "data_parallel_rank", "routed_dp_rank"),
     "finish_reason": ("finish_reason", "stop_reason"),
@@ -181,7 +191,9 @@ COUNTS = (
     "proposed_drafts",
     "retractions",
     "dp_rank",
+    "end_context",
 )
+MEASURES = ("prefill_ms", "decode_ms", "step_ms", "mean_batch", "mean_accept_len")
 _UNITS = {"s": 1e6, "sec": 1e6, "secs": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _UNIT_END = re.compile(r"^(.*?)(?:_|\s)?[\(\[]?\b(s|sec|secs|seconds|ms|us|ns)[\)\]]?$")
 _BY_NAME = {name: column for column, names in ACCEPTED.items() for name in names}
@@ -319,9 +331,18 @@ def reason(value: Any) -> str | None:
 
 def histogram(value: Any) -> tuple[int, ...] | None:
     """Read a histogram, from a list or its text."""
+    return _all(value, whole)
+
+
+def shares(value: Any) -> tuple[float, ...] | None:
+    """Read a list of shares, from a list or its text."""
+    return _all(value, number)
+
+
+def _all(value: Any, read: Callable[[Any], Number | None]) -> tuple[Number, ...] | None:
     if isinstance(value, str):
         value = [x for x in value.strip().strip("[]()").replace(",", " ").split() if x]
     if not isinstance(value, Iterable) or isinstance(value, (str, Mapping)):
         return None
-    made = [whole(x) for x in value]
+    made = [read(x) for x in value]
     return None if not made or None in made else tuple(x for x in made if x is not None)

@@ -34,6 +34,7 @@ class Kind(str, Enum):
     STEP_LINES_NO_REQUESTS = "step_lines_no_requests"
     DECODE_STEPS = "decode_steps"
     DECODE_WINDOWS = "decode_windows"
+    REQUESTS = "requests"
     NOTHING = "nothing"
 
     def __str__(self) -> str:
@@ -149,8 +150,13 @@ class Basis:
 
     @property
     def windows(self) -> bool:
-        """Whether a row stands for a window of steps."""
-        return self.kind is Kind.DECODE_WINDOWS
+        """Whether a row stands for several steps: a window of them, or all of a request."""
+        return self.kind in (Kind.DECODE_WINDOWS, Kind.REQUESTS)
+
+    @property
+    def row_steps(self) -> Floats:
+        """Of how many steps of its request a row is made: one, but for a row that stands for a whole request."""
+        return self.weight if self.kind is Kind.REQUESTS else np.broadcast_to(1.0, len(self))
 
     @property
     def plain(self) -> bool:
@@ -167,6 +173,7 @@ class Basis:
             Kind.DECODE_WINDOWS: f"Decode batch lines, one for {self.log_interval} steps"
             if self.log_interval
             else "Decode batch lines of unknown interval",
+            Kind.REQUESTS: "requests, one row for all steps of each",
             Kind.NOTHING: "no step line and no Decode batch line",
         }[self.kind]
         return said + (", without speculation" if self.plain else "")
@@ -222,7 +229,8 @@ class Basis:
         DataFrame
             ``request_id`` and ``stream`` (categories), ``where`` (a number, the same for rows of one step), ``context_len``, ``tokens``,
             ``step_time_ms``, ``step_why``, ``batch_size``, ``batch_context``, ``weight``, ``budget``, ``time_us``, ``prompt_len``,
-            ``generated_len``, ``run``, and ``drafts``, ``draft_nodes``, ``step_index``, ``matched`` where they are known.
+            ``generated_len``, ``run``, ``row_steps`` (where a row stands for a whole request), and ``drafts``, ``draft_nodes``,
+            ``step_index``, ``matched`` where they are known.
         """
         made: dict[str, Any] = {
             "request_id": _category(self.request_code, self.request_names),
@@ -245,6 +253,8 @@ class Basis:
             made["matched"] = _category(self.matched_code, self.matched_names)
         for name, values in self.more.items():
             made[name] = values
+        if self.kind is Kind.REQUESTS:
+            made["row_steps"] = self.row_steps
         return pd.DataFrame(made, copy=False)
 
 
@@ -260,7 +270,8 @@ def basis_of(log: Any) -> Basis:
     """Return the rows that the numbers of a log rest on.
 
     DDTree lines are taken where there are any; else stock ``Decode batch`` lines, each as one step where they are logged every step, else
-    as a window. Requests of the server itself (warm-ups, health checks) are left out and counted.
+    as a window; else the requests of a server that prints no more than one block of lines for each. Requests of the server itself
+    (warm-ups, health checks) are left out and counted.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ from ddtree_metrics.steps.frames import Bools, Floats, Ints
 from ddtree_metrics.steps.nearby import add_decode_context, add_graph, add_requests
 from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
+from ddtree_metrics.steps.request_rows import rows_of_requests
 from ddtree_metrics.steps.speculation import speculative
 from ddtree_metrics.steps.starts import Rows, place, service_name, services_by_stream
 from ddtree_metrics.steps.tokens import neutral_columns
@@ -47,7 +48,10 @@ def build(log: Any) -> Basis:
     servers, requests = empty_like(log, "servers"), empty_like(log, "requests")
     interval: int | None = None
     spoken: Floats | None = None
-    if len(heads) or not len(decode):
+    whole = rows_of_requests(log) if not len(heads) else None
+    if whole is not None:
+        rows, kind = whole, Kind.REQUESTS
+    elif len(heads) or not len(decode):
         rows = _request_steps(log)
         if not len(rows) and len(heads):
             rows = _rows_of_steps(empty_like(log, "steps"))
@@ -63,6 +67,8 @@ def build(log: Any) -> Basis:
     by_stream = services_by_stream(heads, decode, _heads(rows))
     if kind in (Kind.DECODE_STEPS, Kind.DECODE_WINDOWS):
         spoken = _spoken(rows, decode, servers)
+    elif kind is Kind.REQUESTS:
+        spoken = floats(rows, "speculative")
     if len(rows) >= LONG:
         return_large_arrays()
         give_back()
@@ -71,6 +77,11 @@ def build(log: Any) -> Basis:
         give_back()
     made.log_interval = interval
     made.excluded = {EXCLUDED: int(own.sum()), **made.excluded} if own.any() else made.excluded
+    if kind is Kind.REQUESTS:
+        made.notes.append(
+            "one row is a request: its step time is a mean over its steps, its context that in their middle, and its batch the mean number "
+            "of requests that decoded with it"
+        )
     if kind is Kind.DECODE_WINDOWS:
         made.notes.append("context is #token / #running-req of a Decode line: a mean over the batch, slots held ahead included")
     if made.plain:

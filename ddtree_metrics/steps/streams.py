@@ -278,7 +278,9 @@ class Streams:
             find_gaps=name == "steps",
         )
         step[at], why[at] = made.elapsed_us, made.reason
-        self.counts.bursts += int((made.reason == CODE["burst"]).sum())
+        # a line without a batch (how far one request is) is no step of it
+        of_batch = True if name == "steps" else r.ints("running")[1][at]
+        self.counts.bursts += int(((made.reason == CODE["burst"]) & of_batch).sum())
         self.counts.gaps += len(made.gaps)
         for i, usual in zip(made.gaps.tolist(), made.usual_us.tolist(), strict=True):
             found.append(_gap(r.batch.slice(int(at[i]), 1), int(made.elapsed_us[i]), usual))

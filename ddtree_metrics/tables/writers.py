@@ -411,7 +411,7 @@ def _parquet_writer(sink: Any, schema: pa.Schema, record: type, *, store: bool) 
     declared = {c.name: c for c in columns(record)}
     here = [declared[name] for name in schema.names]
     delta = [c.name for c in here if _runs_on(c)]
-    inner = {"map": (".key_value.key", ".key_value.value"), "list<int>": (".list.element",), "list<str>": (".list.element",)}
+    inner = {"map": (".key_value.key", ".key_value.value"), **{f"list<{kind}>": (".list.element",) for kind in ("int", "float", "str")}}
     return pq.ParquetWriter(
         sink,
         schema if store else schema.remove_metadata(),
