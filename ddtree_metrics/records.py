@@ -182,9 +182,11 @@ class Event(LoggedLine):
     stream: Annotated[str | None, Col("The stream it concerns, where it concerns one.")] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One finished request, from the server's log, its request file, or a client."""
+@dataclass(frozen=True)
+class RequestFacts:
+    """What may be known of a request, whoever tells it: the columns that ``Request`` and ``RequestLine`` share."""
+
+    __slots__ = ()  # the two classes have them
 
     request_id: Annotated[str | None, Col("The request's id.")] = None
     received: Annotated[datetime | None, Col("When it was received (UTC).")] = None
@@ -204,7 +206,20 @@ class Request:
     ] = None
     position_accept_rates: Annotated[tuple[float, ...] | None, Col("Share of the drafted steps that accepted each draft position.")] = None
     prefill_ms: Annotated[float | None, Col("Time of the prefill, as printed.", "ms")] = None
-    decode_ms: Annotated[float | None, Col("Time from the first token to the last step, other requests' work included.", "ms")] = None
+    decode_ms: Annotated[
+        float | None, Col("Time from the first token to the last step as printed, other requests' work included.", "ms")
+    ] = None
+    end_context: Annotated[int | None, Col("Tokens in the KV cache after the last step, where the log says it.", "tokens", wide=True)] = (
+        None
+    )
+    retractions: Annotated[int | None, Col("How often it lost its place and was prefilled again.")] = None
+    finish_reason: Annotated[str | None, Col("Why it ended: stop, length, abort.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request(RequestFacts):
+    """One finished request, from the server's log, its request file, or a client."""
+
     step_ms: Annotated[
         float | None,
         Col("Mean time of a step of this request, the prefills of others within it taken out; where the log has no line a step.", "ms"),
@@ -213,15 +228,10 @@ class Request:
     mean_batch: Annotated[
         float | None, Col("Requests that decoded at the same time, itself among them: the mean over its decode time.", "requests")
     ] = None
-    end_context: Annotated[int | None, Col("Tokens in the KV cache after the last step, where the log says it.", "tokens", wide=True)] = (
-        None
-    )
     discarded_tail: Annotated[
         int | None, Col("Tokens the last step committed past the end: 1 + retractions + steps + accepted - completion.", "tokens")
     ] = None
-    retractions: Annotated[int | None, Col("How often it lost its place and was prefilled again.")] = None
     dp_rank: Annotated[int | None, Col("Data-parallel rank that served it.")] = None
-    finish_reason: Annotated[str | None, Col("Why it ended: stop, length, abort.")] = None
     kind: Annotated[str | None, Col("client, warmup or health_check.")] = None
     flags: Annotated[
         tuple[str, ...] | None, Col("What is doubtful: identity_broken, no_end, end_before_start, duplicate, absurd_duration …")
@@ -231,7 +241,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestLine(LoggedLine):
+class RequestLine(RequestFacts, LoggedLine):
     """One line that speaks of a request: received, finished, time stats, or an access-log line. Never its text."""
 
     event: Annotated[
@@ -241,31 +251,12 @@ class RequestLine(LoggedLine):
             "decode_timing, drafts, verified, progress, released, cancelled or refused."
         ),
     ] = None
-    request_id: Annotated[str | None, Col("The request's id, where the line says it.")] = None
     slot: Annotated[int | None, Col("The slot that the request runs in, where the server has slots.")] = None
     task: Annotated[int | None, Col("The server's own number of the request, anew from 0 at each start.", wide=True)] = None
-    prompt_tokens: Annotated[int | None, Col("Prompt length.", "tokens", wide=True)] = None
-    cached_tokens: Annotated[int | None, Col("Prompt tokens taken from the prefix cache.", "tokens", wide=True)] = None
-    completion_tokens: Annotated[int | None, Col("Tokens the client got, the prefill's first token included.", "tokens", wide=True)] = None
-    reasoning_tokens: Annotated[int | None, Col("How many of them were reasoning.", "tokens", wide=True)] = None
-    verify_steps: Annotated[int | None, Col("Verify steps of this request.", "steps", wide=True)] = None
-    accepted_drafts: Annotated[int | None, Col("Draft tokens accepted, bonus not counted.", "tokens", wide=True)] = None
-    proposed_drafts: Annotated[int | None, Col("Draft tokens proposed.", "tokens", wide=True)] = None
-    accepted_histogram: Annotated[tuple[int, ...] | None, Col("Steps by number of accepted drafts, from 0.", "steps")] = None
-    retractions: Annotated[int | None, Col("How often it lost its place and was prefilled again.")] = None
-    finish_reason: Annotated[str | None, Col("Why it ended: stop, length, abort.")] = None
-    received: Annotated[datetime | None, Col("When it was received, where the line says it.")] = None
-    first_token: Annotated[datetime | None, Col("When its first token came out, where the line says it.")] = None
-    finished: Annotated[datetime | None, Col("When it was finished, where the line says it.")] = None
     e2e_ms: Annotated[float | None, Col("End-to-end latency, as printed.", "ms")] = None
     queue_ms: Annotated[float | None, Col("Time in the queue, as printed.", "ms")] = None
     forward_ms: Annotated[float | None, Col("Time in forward passes, as printed.", "ms")] = None
     prefill_tokens: Annotated[int | None, Col("Prompt tokens computed, those from the cache not among them.", "tokens", wide=True)] = None
-    prefill_ms: Annotated[float | None, Col("Time of the prefill, as printed.", "ms")] = None
-    decode_ms: Annotated[float | None, Col("Time from the first token to the last step, as printed.", "ms")] = None
-    mean_accept_len: Annotated[float | None, Col("Mean acceptance length, as printed.", "tokens")] = None
-    position_accept_rates: Annotated[tuple[float, ...] | None, Col("Acceptance of each draft position, as printed.")] = None
-    end_context: Annotated[int | None, Col("Tokens in the KV cache at the end, as printed.", "tokens", wide=True)] = None
     since_start_us: Annotated[int | None, Col("Time since the process started, where the line's head says it.", "us", wide=True)] = None
     status: Annotated[int | None, Col("HTTP status of an access line.")] = None
     path: Annotated[str | None, Col("HTTP method and path of an access line, query removed.")] = None

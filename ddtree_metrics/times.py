@@ -172,6 +172,33 @@ def parse_instant(text: str | datetime, *, now_us: int, tz: zoneinfo.ZoneInfo | 
     return _bounded(asked, _calendar(asked, text, now_us, tz), now_us)
 
 
+def parse_iso(text: str) -> tuple[int, bool] | None:
+    """Read an ISO 8601 stamp of a machine, ``2026-05-05T12:00:00.123+02:00``.
+
+    Returns
+    -------
+    tuple of int and bool, or None
+        Microseconds since 1970, of its own wall clock where it names no zone, and whether it names one; None if it is no stamp.
+    """
+    found = _ISO.fullmatch(text.strip())
+    if not found or found["weekday"] or found["hour"] is None or not (found["date"] or "-")[0].isdigit():
+        return None
+    if found["zone"] and found["zone"].upper() != "UTC":
+        return None
+    try:
+        offset = UTC if found["zone"] else _offset(found["offset"], text) if found["offset"] else None
+        naive = _at(date.fromisoformat(found["date"]), found)
+    except (ValueError, TimeError):
+        return None
+    return (naive.replace(tzinfo=offset or UTC) - EPOCH) // _US, offset is not None
+
+
+def _at(day: date, found: re.Match[str]) -> datetime:
+    """Return the time of day that was written, on a day."""
+    part = int((found["fraction"] or "").ljust(6, "0")[:6])
+    return datetime(day.year, day.month, day.day, int(found["hour"]), int(found["minute"]), int(found["second"] or 0), part)
+
+
 def parse_window(
     since: str | datetime | None,
     until: str | datetime | None,
@@ -324,11 +351,7 @@ def _calendar(asked: str, text: str, now_us: int, tz: zoneinfo.ZoneInfo | None) 
             day = today + timedelta(days=1 if word == "tomorrow" else -1)
         else:
             day = date.fromisoformat(word)
-        if found["hour"] is None:
-            naive = datetime(day.year, day.month, day.day)
-        else:
-            part = int((found["fraction"] or "").ljust(6, "0")[:6])
-            naive = datetime(day.year, day.month, day.day, int(found["hour"]), int(found["minute"]), int(found["second"] or 0), part)
+        naive = datetime(day.year, day.month, day.day) if found["hour"] is None else _at(day, found)
     except ValueError as error:
         raise TimeError(f"{text!r} does not exist in the calendar ({error}); {ACCEPTED}") from None
     weekday = found["weekday"]

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ddtree_metrics.errors import TimeError
-from ddtree_metrics.times import Localizer, format_span, format_us, get_zone, parse_instant, parse_window
+from ddtree_metrics.times import Localizer, format_span, format_us, get_zone, parse_instant, parse_iso, parse_window
 
 UTC = ZoneInfo("UTC")
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -485,3 +485,23 @@ def test_instants_are_written_in_utc() -> None:
     assert format_us(NOW * S) == "2026-01-01T12:00:00Z"
     assert format_us(NOW * S + 1) == "2026-01-01T12:00:00.000001Z"
     assert format_us(2**62) == f"@{2**62 // S}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # 2026-01-01 00:00 UTC is 1,767,225,600 s after 1970
+        ("2026-01-01T00:00:00Z", (1_767_225_600 * S, True)),
+        ("2026-01-01 01:00:00.5 +01:00", (1_767_225_600 * S + 500_000, True)),
+        ("2026-01-01 00:00 UTC", (1_767_225_600 * S, True)),
+        ("2026-01-01 00:00:00,123", (1_767_225_600 * S + 123_000, False)),
+        ("2026-01-01", None),
+        ("today 12:00", None),
+        ("Thu 2026-01-01 12:00", None),
+        ("2026-01-01 12:00 Europe/Berlin", None),
+        ("2026-02-30 12:00", None),
+        ("12:00", None),
+    ],
+)
+def test_a_stamp_of_a_machine_is_read_and_what_people_write_is_none(text: str, said: tuple[int, bool] | None) -> None:
+    assert parse_iso(text) == said

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from ddtree_metrics.dialects.base import Broken
 from ddtree_metrics.dialects.cast import MOST, number
 from ddtree_metrics.dialects.secrets import kept, kept_id, kept_key
 from ddtree_metrics.dialects.stamps import STAMP
+from ddtree_metrics.times import EPOCH, parse_iso
 
 _STRING = r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\""
 _TOKEN = re.compile(rf"(?P<string>{_STRING})|(?P<open>[\[({{])|(?P<close>[\])}}])|(?P<quote>['\"])|(?P<name>\b(?:out|rid)=)", re.S)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_ISO = re.compile(r"(?P<second>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(?P<part>\d{1,9}))?(?P<zone>Z|[+-]\d\d:\d\d)?", re.A)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.A)
 
 # The first that is there fills the column; vendors and releases renamed them.
@@ -50,7 +49,7 @@ def _text(value: str) -> str:
 def _instant(seconds: float | None) -> datetime | None:
     if seconds is None or not 1e8 < seconds < 1e10:
         return None
-    return _EPOCH + timedelta(microseconds=round(seconds * 1e6))
+    return EPOCH + timedelta(microseconds=round(seconds * 1e6))
 
 
 def _float(value: Any) -> float | None:
@@ -228,27 +227,14 @@ def read_json(body: str) -> dict[str, Any] | None:
             made.update(meta_columns(meta))
     if isinstance(record.get("rid"), str):
         made["request_id"] = kept_id(record["rid"])
-    stamp = _stamp(str(record["timestamp"]))
+    stamp = parse_iso(str(record["timestamp"]))  # the server writes its local time without a zone
     if stamp is None and record["timestamp"] not in (None, "") and len(str(record["timestamp"])) <= TEXT:
         made["extra"] = {**made.get("extra", {}), "timestamp": kept("timestamp", str(record["timestamp"]))}
-    if stamp is not None and stamp.tzinfo is not None:
-        made.setdefault(made["event"], stamp.astimezone(timezone.utc))
+    if stamp is not None and stamp[1]:
+        made.setdefault(made["event"], EPOCH + timedelta(microseconds=stamp[0]))
     elif stamp is not None:
-        made[STAMP] = (stamp.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(microseconds=1)
+        made[STAMP] = stamp[0]
     return made
-
-
-def _stamp(text: str) -> datetime | None:
-    """Read the stamp of a JSON line; the server writes its local time without a zone."""
-    found = _ISO.fullmatch(text)
-    if found is None:
-        return None
-    zone = found["zone"] or ""
-    zone = "+00:00" if zone == "Z" else zone
-    try:
-        return datetime.fromisoformat(f"{found['second'].replace(' ', 'T')}.{(found['part'] or '0')[:6].ljust(6, '0')}{zone}")
-    except ValueError:
-        return None
 
 
 _DURATIONS = {"queue_duration": "queue_ms", "forward_duration": "forward_ms"}

@@ -18,10 +18,10 @@ from ddtree_metrics import tables
 from ddtree_metrics.errors import DDTreeWarning, JoinError
 from ddtree_metrics.join.compact import compact_rows, lean_join
 from ddtree_metrics.join.joining import MIN_TRUSTED, Joined, join_steps
-from ddtree_metrics.join.verify import COARSE_US
 from ddtree_metrics.records import DecodeBatch, Event, PrefillBatch, RequestStep, TreeStep
 from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.steps.conventions import Conventions
+from ddtree_metrics.steps.intervals import COARSE_US
 
 __all__ = ["MIN_TRUSTED", "Whole", "compact_rows", "join_batches", "join_requests"]
 

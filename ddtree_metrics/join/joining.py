@@ -19,7 +19,8 @@ from ddtree_metrics.join.joined_rows import RowWriter
 from ddtree_metrics.join.match import OtherLines, Result, match
 from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns, prepare_requests, prepare_steps, stream_names
 from ddtree_metrics.join.share import share
-from ddtree_metrics.join.verify import COARSE_US, Matched
+from ddtree_metrics.join.verify import Matched
+from ddtree_metrics.steps.intervals import COARSE_US
 
 BIAS = "#token holds slots allocated ahead (17 to 23 a running request more than the context in one real capture); not corrected"
 ADVICE = "; SGLang writes their times with --enable-metrics, and its own lines (--log-requests) have them too"

@@ -11,6 +11,7 @@ from scipy.special import gammaln
 
 from ddtree_metrics.join.batch import Tolerance
 from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns
+from ddtree_metrics.steps.intervals import COARSE_US
 
 UNSURE = {
     "lost_lines",
@@ -31,9 +32,6 @@ ACCIDENT = 1e-3
 
 NEARBY = 8
 """A move to another slot is tried so many steps sooner and later."""
-
-COARSE_US = 100_000
-"""A clock whose smallest step is this or more tells no step from its neighbour."""
 
 Floats = npt.NDArray[np.float64]
 

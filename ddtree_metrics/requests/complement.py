@@ -8,6 +8,7 @@ import pandas as pd
 
 from ddtree_metrics import tables
 from ddtree_metrics.records import Request
+from ddtree_metrics.requests.request_fields import TIMES
 from ddtree_metrics.steps.own_requests import OWN_KINDS
 
 
@@ -42,7 +43,7 @@ def complement_requests(requests: pd.DataFrame, others: pd.DataFrame) -> pd.Data
             continue
         changed = False
         for name, value in found[0].items():
-            if value is not None and row[name] is None and name not in ("received", "first_token", "finished", "flags", "where", "source"):
+            if value is not None and row[name] is None and name not in (*TIMES, "flags", "where", "source"):
                 row[name] = value
                 changed = True
         filled += changed
@@ -99,7 +100,7 @@ def times_from(requests: pd.DataFrame, own: pd.DataFrame) -> tuple[pd.DataFrame,
     int
         How many they are.
     """
-    names = ("received", "first_token", "finished")
+    names = TIMES
     mine = _rows(requests)
     bare = [r for r in mine if r["source"] == "request_file" and r["request_id"] is not None and all(r[n] is None for n in names)]
     if not bare or not len(own):

@@ -10,19 +10,9 @@ import pandas as pd
 from ddtree_metrics.errors import DDTreeWarning
 from ddtree_metrics.requests import slots
 from ddtree_metrics.requests.checks import ABSURD_MS, Row, check, count_flags, mark_duplicates, name_nameless, to_frame
+from ddtree_metrics.requests.request_fields import COUNTS, TIMES
 from ddtree_metrics.steps.stream_ids import file_of
 
-_NUMBERS = (
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "reasoning_tokens",
-    "verify_steps",
-    "accepted_drafts",
-    "proposed_drafts",
-    "retractions",
-    "dp_rank",
-)
 _LISTS: dict[str, type] = {"accepted_histogram": int, "position_accept_rates": float}
 _ENDPOINTS = (
     "/generate",
@@ -124,9 +114,7 @@ def _records(lines: pd.DataFrame) -> list[Row]:
         "where",
         "time",
         "time_from",
-        "received",
-        "first_token",
-        "finished",
+        *TIMES,
         "e2e_ms",
         "queue_ms",
         "forward_ms",
@@ -142,16 +130,15 @@ def _records(lines: pd.DataFrame) -> list[Row]:
         "decode_ms",
         "mean_accept_len",
         "position_accept_rates",
-        "end_context",
         "since_start_us",
         "extra",
-        *_NUMBERS,
+        *COUNTS,
     )
     columns: dict[str, list[Any]] = {}
     for name in wanted:
         if name not in lines:
             columns[name] = [None] * len(lines)
-        elif name in ("time", "received", "first_token", "finished"):
+        elif name in ("time", *TIMES):
             columns[name] = _us(lines[name])
         elif name in _LISTS:
             columns[name] = [None if x is None or x is pd.NA else tuple(map(_LISTS[name], x)) for x in lines[name].tolist()]
@@ -169,12 +156,12 @@ def _us(times: pd.Series) -> list[int | None]:
 
 
 def _merge(row: Row, line: Row) -> None:
-    for name in (*_NUMBERS, "finish_reason", "accepted_histogram"):
+    for name in (*COUNTS, "finish_reason", "accepted_histogram"):
         if line[name] is not None:
-            row[name] = int(line[name]) if name in _NUMBERS else line[name]
+            row[name] = int(line[name]) if name in COUNTS else line[name]
     shift = _zone_shift(line)
     row["_moved"] = row.get("_moved") or shift
-    for name in ("received", "first_token", "finished"):
+    for name in TIMES:
         if line[name] is not None:
             row[name] = line[name] + shift
             row.setdefault("_stated", set()).add(name)
@@ -247,7 +234,7 @@ def _label_warmups(rows: list[Row]) -> None:
 
 
 def _when(row: Row) -> int:
-    for name in ("received", "first_token", "finished"):
+    for name in TIMES:
         if row.get(name) is not None:
             return int(row[name])
     return 0

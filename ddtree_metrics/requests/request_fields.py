@@ -8,8 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
+
+from ddtree_metrics.records import Request, RequestFacts
+from ddtree_metrics.schema import columns
+from ddtree_metrics.times import EPOCH, UTC, parse_iso
 
 Number = TypeVar("Number", int, float)
 
@@ -181,23 +185,11 @@ IGNORED = frozenset(
 
 TIMES = ("received", "first_token", "finished")
 DURATIONS = ("ttft", "e2e")
-COUNTS = (
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "reasoning_tokens",
-    "verify_steps",
-    "accepted_drafts",
-    "proposed_drafts",
-    "retractions",
-    "dp_rank",
-    "end_context",
-)
-MEASURES = ("prefill_ms", "decode_ms", "step_ms", "mean_batch", "mean_accept_len")
+COUNTS = (*(c.name for c in columns(RequestFacts) if c.kind == "int"), "dp_rank")
+MEASURES = tuple(c.name for c in columns(Request) if c.kind == "float")
 _UNITS = {"s": 1e6, "sec": 1e6, "secs": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _UNIT_END = re.compile(r"^(.*?)(?:_|\s)?[\(\[]?\b(s|sec|secs|seconds|ms|us|ns)[\)\]]?$")
 _BY_NAME = {name: column for column, names in ACCEPTED.items() for name in names}
-_ISO = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?\s*(Z|[+-]\d\d:?\d\d|UTC)?$", re.IGNORECASE)
 
 RELATIVE_BEFORE_S = 1e8
 """An epoch stamp before 1973 is none: such a number counts from an unknown start (a boot, a benchmark)."""
@@ -258,12 +250,13 @@ def instant(value: Any, unit_us: float | None = None) -> tuple[int | None, str |
         return None, None
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            return _naive_us(value), "local"
-        return _naive_us(value.astimezone(timezone.utc).replace(tzinfo=None)), "utc"
+            return (value.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1), "local"
+        return (value - EPOCH) // timedelta(microseconds=1), "utc"
     if isinstance(value, str):
         text = value.strip()
-        if _ISO.match(text):
-            return _iso(text)
+        stamp = parse_iso(text)
+        if stamp is not None:
+            return stamp[0], "utc" if stamp[1] else "local"
         made = number(text)
         if made is None:
             return None, None
@@ -276,31 +269,6 @@ def instant(value: Any, unit_us: float | None = None) -> tuple[int | None, str |
     if us >= 2**53 * 8:
         return None, None
     return us, "utc" if us >= RELATIVE_BEFORE_S * 1e6 else "relative"
-
-
-def _naive_us(value: datetime) -> int:
-    passed = value - datetime(1970, 1, 1)
-    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
-
-
-def _iso(text: str) -> tuple[int | None, str | None]:
-    text = text.replace(",", ".").replace(" ", "T", 1).replace(" ", "")
-    zone = re.search(r"(Z|UTC|[+-]\d\d:?\d\d)$", text[10:], re.IGNORECASE)
-    bare = text[: len(text) - len(zone.group(0))] if zone else text
-    head, _, fraction = bare.partition(".")
-    try:
-        whole = datetime.strptime(head, "%Y-%m-%dT%H:%M:%S" if head.count(":") == 2 else "%Y-%m-%dT%H:%M")
-    except ValueError:
-        return None, None
-    us = _naive_us(whole) + int((fraction + "000000")[:6])
-    if zone is None:
-        return us, "local"
-    name = zone.group(0).upper()
-    if name in ("Z", "UTC"):
-        return us, "utc"
-    digits = name[1:].replace(":", "")
-    minutes = int(digits[:2]) * 60 + int(digits[2:])
-    return us - (1 if name[0] == "+" else -1) * minutes * 60_000_000, "utc"
 
 
 def number(value: Any) -> float | None:

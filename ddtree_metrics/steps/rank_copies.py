@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddtree_metrics.steps.columns import BatchRows
+from ddtree_metrics.steps.intervals import COARSE_US
 from ddtree_metrics.steps.stream_ids import Labels
 
 Ints = npt.NDArray[np.int64]
@@ -28,7 +29,6 @@ LOOK_BACK = 16
 PARTED = 2
 """How many pairs of copies the end of a batch may part."""
 
-COARSE_US = 100_000
 MOST_APART_US = 250_000
 """Copies of one step are logged nearer to each other than this, however long a step takes."""
 
