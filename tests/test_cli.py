@@ -102,7 +102,7 @@ def test_o20_stock_lines_without_metric_lines_are_said_to_be_there(tmp_path: Pat
     done = run("export", tmp_path / "run.log", "-o", tmp_path / "x.parquet")
 
     assert done.exit_code == 0
-    assert "1 Decode batch lines" in done.stderr
+    assert "but 1 Decode batch line (table decode)" in done.stderr
 
 
 def test_o20_an_empty_folder_is_exit_3(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_broken_step_lines_are_named_and_no_flag_is_suspected(tmp_path: Path) ->
     path.write_text("\n".join(step(i).replace("commit_lens=[", "commit_lens=[x") for i in range(5)) + "\n")
     done = run("summary", path)
 
-    assert "5 that are there break their form" in done.stderr
+    assert "5 lines could not be read: their form is broken" in done.stderr
     assert "debug-metrics on?" not in done.stderr
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "what is in there: units, kinds of line, broken ones, gaps, clocks, conventions",
     "summary": "the numbers, in the terminal",
     "diagnose": "why it was slow",
+    "requests": "the slowest requests, those around a time, or one, and why they stand out",
     "plot": "step time and tokens per step against context: PNG, SVG, PDF",
     "report": "all of it on one HTML page that needs no network",
     "bench": "two-point decode speed against context, of a running server",
@@ -76,10 +77,13 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            import difflib
+            from pathlib import Path
 
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(COMMANDS)}"))
+            from ddtree_metrics.cli.near import meant
+
+            if Path(args[0]).exists():
+                ctx.fail(f"{args[0]!r} is a file, not a command: ddtree-logs diagnose {args[0]}")
+            ctx.fail(f"no command {args[0]!r}{meant(args[0], COMMANDS)}")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a library error becomes its sentence on stderr and its exit code."""

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ddtree_metrics.cli import screen
+from ddtree_metrics.cli.dead_ends import ask_for_one_service, end_if_nothing
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
 
 EXAMPLES = """
@@ -58,6 +59,9 @@ def diagnose(
     from ddtree_metrics.diagnosis.text import diagnosis_lines
 
     log = source.log()
+    end_if_nothing(source, log, data=as_json)
+    if before is None and after is None:
+        ask_for_one_service(log)
     given = {"min_change": min_change, "start_floor": start_floor}
     more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found = find(log, before, after, window=window, level=level, tz=source.zone, **more)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddtree_metrics.cli import OWN_PROCESS
+from ddtree_metrics.cli.near import NearChoice
 from ddtree_metrics.cli.no_pandas import without_pandas
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
 
@@ -38,7 +39,7 @@ Examples:
 @input_options
 @click.option("-o", "--output", metavar="PATH", help="File, folder ending in / for every table, or - for stdout.")
 @click.option("--format", "format_", type=click.Choice(list(SUFFIX)), help="By the suffix of -o if not given; -o - needs it.")
-@click.option("-t", "--table", "chosen", multiple=True, type=click.Choice([*TABLES, "all"]), help="Which table; steps if not given.")
+@click.option("-t", "--table", "chosen", multiple=True, type=NearChoice([*TABLES, "all"]), help="Which table; steps if not given.")
 @click.option("--partition", metavar="COLUMNS", help="Write a Hive-partitioned dataset into the folder -o: host,date.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def export(source: Input, output: str | None, format_: str | None, chosen: tuple[str, ...], partition: str | None, force: bool) -> None:

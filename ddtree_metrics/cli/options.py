@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import time
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ddtree_metrics.log import Log
 
 F = TypeVar("F", bound=Callable[..., Any])
+_TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,47 @@ class Input:
         from ddtree_metrics import log
 
         if self.is_stored:
-            return self.with_requests(log.read_parquet(list(self.files), **_of_window(self.keywords)))
+            stored = log.read_parquet(list(self.files), **_of_window(self.keywords))
+            return self.with_requests(_of_units(stored, self.keywords.get("unit") or ()))
         return self.with_requests(log.read(self.paths, **self.keywords))
+
+    def span(self) -> tuple[int, int] | None:
+        """Return the first and the last time of what there is without a window, in us; None where nothing is, or from a pipe."""
+        from ddtree_metrics import log
+        from ddtree_metrics.errors import DDTreeError
+        from ddtree_metrics.reading import start_reading
+
+        if "-" in self.files:
+            return None
+        without: Any = {name: value for name, value in self.keywords.items() if name not in ("since", "until", "on_error")}
+        try:
+            if self.is_stored:
+                account = log.read_parquet(list(self.files), **{name: without[name] for name in ("tz",) if name in without}).coverage
+            else:
+                reading = start_reading(self.paths, **without, on_error="skip")
+                for _ in reading:
+                    pass
+                account = reading.coverage
+        except DDTreeError:
+            return None  # what is wrong with it is said when it is read
+        return (account.first_us, account.last_us) if account.first_us is not None and account.last_us is not None else None
+
+    def on_the_logs_day(self) -> Input:
+        """Return the same, where times of day without a date are of the last day of the files, which may be long ago."""
+        ends = [self.keywords.get("since"), self.keywords.get("until")]
+        if not self.files or not any(isinstance(x, str) and _TIME_OF_DAY.fullmatch(x.strip()) for x in ends):
+            return self
+        span = self.span()
+        if span is None:
+            return self
+        from ddtree_metrics.times import parse_window_of_log
+
+        window = parse_window_of_log(*ends, last_us=span[1], tz=self.zone)
+        made: Any = dict(self.keywords)
+        for name, us in (("since", window.since_us), ("until", window.until_us)):
+            if us is not None:
+                made[name] = f"@{us // 1_000_000}.{us % 1_000_000:06d}"
+        return replace(self, keywords=made)
 
     def with_requests(self, log: Log) -> Log:
         """Return a log with the requests that the options name, if they name any."""
@@ -70,6 +111,21 @@ class Input:
 def _of_window(keywords: ReadKeywords) -> dict[str, Any]:
     """Return the keywords that tables of an earlier export can be read with."""
     return {name: value for name, value in keywords.items() if name in ("since", "until", "tz")}
+
+
+def _of_units(log: Log, units: Any) -> Log:
+    """Return what of stored tables is of some units; all where none is asked for."""
+    if not units:
+        return log
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ddtree_metrics.log import Log
+
+    names = pa.array([name for unit in units for name in (unit, f"{unit}.service")])
+    tables = {name: log.table(name) for name in log.stored}
+    kept = {name: t.filter(pc.is_in(t["unit"], names)) if "unit" in t.column_names else t for name, t in tables.items()}
+    return Log(kept, log.coverage, log.counts)
 
 
 class Progress:
@@ -103,11 +159,51 @@ def input_options(command: F) -> F:
         if files and any(name in given for name in PlaceKeywords.__annotations__):
             raise click.UsageError("FILE and --directory, --file, --namespace are two places; give one of them")
         given["progress"] = Progress()
-        return command(Input(files, given, requests, clock_offset), **params)
+        return command(Input(_with_stdin(files, given), given, requests, clock_offset).on_the_logs_day(), **params)
 
     for decorate in reversed((click.argument("input_files", metavar="[FILE]...", nargs=-1), *_OPTIONS.values(), *_REQUESTS)):
         wrapped = decorate(wrapped)
     return wrapped  # type: ignore[return-value]
+
+
+SILENT_S = 3.0
+"""So long is waited for the first byte of a pipe on standard input, where nothing else says what to read."""
+
+
+def _with_stdin(files: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...]:
+    """Return ``-`` where lines come down a pipe and nothing else is named; a pipe is never left unread for another source."""
+    if files:
+        return files
+    named = [name for name in _OPTIONS if name in given and name in ("unit", "user_unit", "identifier", "container", "boot")]
+    named += [name for name in PlaceKeywords.__annotations__ if name in given]
+    if not _has_bytes(0.1 if named else SILENT_S):
+        return files
+    if named:
+        flag = "--" + named[0].replace("_", "-")
+        raise click.UsageError(f"there are lines on standard input, and {flag} asks for the journal: give - to read them, or </dev/null")
+    return ("-",)
+
+
+def _has_bytes(wait_s: float) -> bool:
+    """Whether standard input is a pipe or a file with something in it; nothing is taken out of it."""
+    import os
+    import select
+    import stat
+
+    try:
+        fd = sys.stdin.fileno()
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISREG(mode):
+            return os.fstat(fd).st_size > os.lseek(fd, 0, os.SEEK_CUR)
+        if not stat.S_ISFIFO(mode) or not select.select([fd], [], [], wait_s)[0]:
+            return False
+        import fcntl
+        import termios
+
+        waiting = fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4)
+        return int.from_bytes(waiting, sys.byteorder) > 0
+    except (AttributeError, ImportError, OSError, ValueError):
+        return False
 
 
 def _zone_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -166,42 +262,17 @@ def say(text: str) -> None:
     click.echo(f"ddtree-logs: {text}", err=True)
 
 
-def _more_of(coverage: Any) -> str | None:
-    """Say whose log it is, and what would make that server say more, where it has a word for it."""
-    from ddtree_metrics.dialects import DIALECTS
+def say_notes(coverage: Coverage, *, notes: bool = True, told: bool = False) -> None:
+    """Say what a reader of the result should know, and which nothing it is when no step was found, unless that was told already."""
+    from ddtree_metrics import hints
 
-    read = {d.name: coverage.dialects.get(d.name, 0) for d in DIALECTS}
-    most = max(DIALECTS, key=lambda d: read[d.name])
-    return f"this is the log of {most.about}; {most.more}" if read[most.name] and most.more else None
-
-
-def say_notes(coverage: Any, *, notes: bool = True) -> None:
-    """Say what a reader of the result should know, and which nothing it is when no step line was found."""
     for note in coverage.notes if notes else ():
         say(f"note: {note}")
-    if coverage.parsed.get("steps"):
-        return
-    decode = coverage.parsed.get("decode", 0)
-    broken = sum(kind.count for kind in coverage.broken if kind.table == "steps")
-    if broken:
-        say(
-            f"no DDTree metrics line could be read, for {broken:,} that are there break their form (see 'ddtree-logs inspect'); "
-            f"{decode:,} Decode batch lines were read"
-        )
-    elif (wanted := _more_of(coverage)) is not None:
-        say(wanted)
-    elif decode:
-        say(
-            f"no DDTree metrics line in {coverage.lines:,} lines, but {decode:,} Decode batch lines (table decode): is "
-            "--speculative-ddtree-debug-metrics on? diagnose and summary work with Decode lines too"
-        )
-    elif coverage.lines or coverage.message_null or coverage.message_missing:
-        say(
-            f"no metric line in {coverage.lines:,} lines: is --speculative-ddtree-debug-metrics on, and is it the right unit and window? "
-            "container entries are often filed under another unit: select them with --identifier or --container"
-        )
-    else:
-        say("no line at all was found: if there is a window, --since reaches further back; 'ddtree-logs inspect' shows what is there")
+    nothing = hints.nothing_found(coverage)
+    if nothing and not told:
+        say(" ".join(nothing))
+    elif hints.decode_instead(coverage):
+        say(f"note: {hints.decode_instead(coverage)}")
 
 
 def fail_if_damaged(coverage: Any) -> None:

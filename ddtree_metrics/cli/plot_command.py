@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ddtree_metrics.cli.dead_ends import end_if_nothing
+from ddtree_metrics.cli.near import NearChoice
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
 
 KINDS = ("overview", "step-time", "tokens", "speed", "survival", "distribution", "throughput", "attribution", "budget")
@@ -24,7 +26,7 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @input_options
 @click.option("-o", "--output", metavar="FILE", required=True, help="Ending in .png, .svg or .pdf.")
-@click.option("--kind", type=click.Choice(KINDS), default="overview", show_default=True, help="Which picture.")
+@click.option("--kind", type=NearChoice(KINDS), default="overview", show_default=True, help="Which picture.")
 @click.option("--by", type=click.Choice(list(AXES)), default="context", show_default=True, help="What lies on the x axis of a curve.")
 @click.option("--bench", metavar="FILE", help="Lay a measured sweep of 'ddtree-logs bench' over the curve.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
@@ -39,6 +41,7 @@ def plot(source: Input, output: str, kind: str, by: str, bench: str | None, forc
 
         sweep = load_sweep(bench)
     log = source.log()
+    end_if_nothing(source, log, data=True)
     facts = gather(log, sweep)
     curve = facts.curve if by == "context" else metrics.by_context(facts.rows, by=AXES[by])
     fit = facts.fit if by == "context" else None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ddtree_metrics.cli.dead_ends import ask_for_one_service, end_if_nothing
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
 
 EXAMPLES = """
@@ -39,6 +40,9 @@ def report(source: Input, output: str, before: str | None, after: str | None, be
 
         sweep = load_sweep(bench)
     log = source.log()
+    end_if_nothing(source, log, data=True)
+    if before is None and after is None:
+        ask_for_one_service(log)
     page = render_report(log, diagnose(log, before, after, tz=source.zone), bench=sweep, title=title)
     if output == "-":
         click.echo(page)

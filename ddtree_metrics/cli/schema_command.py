@@ -7,11 +7,12 @@ import textwrap
 
 import click
 
+from ddtree_metrics.cli.near import NearChoice
 from ddtree_metrics.records import TABLES
 
 
 @click.command(epilog="\b\nExamples:\n  ddtree-logs schema\n  ddtree-logs schema steps --json")
-@click.argument("table", type=click.Choice(list(TABLES)), required=False)
+@click.argument("table", type=NearChoice(list(TABLES)), required=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def schema(table: str | None, as_json: bool) -> None:
     """Print the columns of TABLE, or of all tables: type, unit and meaning."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable
+from typing import TextIO
 
 import click
 
@@ -47,16 +49,16 @@ def width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def say_lines(lines: Iterable[TextLine]) -> None:
-    """Write lines to stdout, coloured on a terminal."""
-    if not _colours():
+def say_lines(lines: Iterable[TextLine], *, err: bool = False) -> None:
+    """Write lines to stdout, or to stderr, coloured on a terminal."""
+    if not _colours(sys.stderr if err else sys.stdout):
         for line in lines:
-            click.echo(plain(line.text))
+            click.echo(plain(line.text), err=err)
         return
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+    console = Console(stderr=err, highlight=False, soft_wrap=True, emoji=False, markup=False)
     for line in lines:
         made = Text(plain(line.text), style=_STYLES.get(line.kind, _STYLES.get(line.kind.partition(" ")[0], "")))
         made.highlight_regex(_INTERVAL, "dim")
@@ -65,6 +67,13 @@ def say_lines(lines: Iterable[TextLine]) -> None:
         for pattern, style in _STATUS.items():
             made.highlight_regex(pattern, style)
         console.print(made)
+
+
+def dead_end(reason: str, remedy: str = "") -> list[TextLine]:
+    """Return the lines that say why there is nothing to show, and what to do."""
+    wide = min(width(), 120)
+    said = ((reason, "headline"), (remedy, "next"))
+    return [TextLine(part, kind) for text, kind in said if text for part in textwrap.wrap(text, wide, break_on_hyphens=False)]
 
 
 def plain(text: str) -> str:
@@ -77,9 +86,9 @@ def plain(text: str) -> str:
     return text
 
 
-def _colours() -> bool:
+def _colours(stream: TextIO) -> bool:
     context = click.get_current_context(silent=True)
     wanted = context.color if context is not None else None
     if wanted is not None:
         return wanted
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -165,8 +165,8 @@ def _range(panel: Basis, name: str, low: Any, high: Any) -> tuple[Bools, str, st
 
 
 def _requests(panel: Basis, ids: Collection[Any]) -> tuple[Bools, str, str]:
-    wanted = {str(x) for x in ids}
     codes, names = panel.request_code, panel.request_names
+    wanted = {_whole_id(str(x), [str(n) for n in names]) for x in ids}
     hit = np.array([str(n) in wanted for n in names] + [False], dtype=bool)
     if len(panel) and not hit.any():
         asked = ", ".join(sorted(wanted)[:3])
@@ -176,6 +176,14 @@ def _requests(panel: Basis, ids: Collection[Any]) -> tuple[Bools, str, str]:
         panel.notes.append(f"no step is known to be of request {', '.join(sorted(lost)[:3])}{' and others' if len(lost) > 3 else ''}")
     said = f"request {next(iter(wanted))[:16]}" if len(wanted) == 1 else f"{len(wanted)} requests"
     return hit[codes], "requests", said
+
+
+def _whole_id(asked: str, names: list[str]) -> str:
+    """Return the id that begins with what was asked for, where only one does."""
+    found = [name for name in names if name.startswith(asked)] if asked and asked not in names else []
+    if len(found) > 1:
+        raise MetricError(f"{len(found)} request ids begin with {asked!r}: {', '.join(found[:4])}{' and others' if len(found) > 4 else ''}")
+    return found[0] if found else asked
 
 
 def _listed(word: str, names: list[str]) -> str:

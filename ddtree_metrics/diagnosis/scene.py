@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.diagnosis.observed import missing_lines, retractions
+from ddtree_metrics.hints import nothing_found
 from ddtree_metrics.metrics import by_request
 from ddtree_metrics.steps.basis import Basis, empty_like, floats
-from ddtree_metrics.steps.frames import text
+from ddtree_metrics.steps.frames import Bools, text
 from ddtree_metrics.steps.starts import StartName, names_of
 from ddtree_metrics.times import format_us
 
@@ -54,6 +56,8 @@ class Scene:
         server itself), ``burst`` (lines were written together), or ``""``.
     tokens : float or None
         Mean tokens per step and request.
+    tokens_by_start : tuple of float or None
+        The same of each of ``starts``.
     slowest : tuple of SlowRequest
         The slowest requests, the slowest first.
     nothing : tuple of str
@@ -69,6 +73,7 @@ class Scene:
     retractions: int = 0
     clock: str = ""
     tokens: float | None = None
+    tokens_by_start: tuple[float | None, ...] = ()
     slowest: tuple[SlowRequest, ...] = ()
     nothing: tuple[str, ...] = ()
 
@@ -98,8 +103,10 @@ def scene_of(panel: Basis, log: Any) -> Scene:
         pool=float(np.nanmax(usage)) if np.isfinite(usage).any() else None,
         retractions=retractions(log),
         clock=_clock(panel, log),
-        tokens=float(panel.tokens[panel.counted].mean()) if panel.counted.any() else None,
+        tokens=_tokens(panel, panel.counted),
+        tokens_by_start=tuple(_tokens(panel, panel.counted & (panel.run == run.number)) for run in panel.runs if run.number > 0),
         slowest=_slowest(panel),
+        nothing=_nothing(log),
     )
 
 
@@ -108,6 +115,15 @@ def _services(panel: Basis, log: Any) -> tuple[str, ...]:
     units = getattr(getattr(log, "coverage", None), "units", None) or {}
     source = getattr(getattr(log, "coverage", None), "source", "")
     return tuple(dict.fromkeys(names)) or tuple(units)[:1] or ((source,) if source else ())
+
+
+def _tokens(panel: Basis, rows: Bools) -> float | None:
+    return float(panel.tokens[rows].mean()) if rows.any() else None
+
+
+def _nothing(log: Any) -> tuple[str, ...]:
+    coverage = getattr(log, "coverage", None)
+    return (nothing_found(coverage) or ()) if isinstance(coverage, Coverage) else ()
 
 
 def _clock(panel: Basis, log: Any) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ddtree_metrics.diagnosis.answer import Answer, Part, answer, heads
 from ddtree_metrics.diagnosis.causes import label
@@ -208,15 +210,13 @@ def _nothing(d: Diagnosis, width: int, *, shell: bool) -> list[TextLine]:
 
 def _known_anyway(d: Diagnosis, scene: Scene) -> str:
     """Say what is known where no step could be timed: tokens per step before and after each restart, or over the log."""
-    for c in d.comparisons:
-        if c.tokens_before is None or c.tokens_after is None:
-            continue
-        start = scene.start(c.after) if c.kind == "runs" else None
-        where = f"at the restart of {start.time[11:19]}" if start is not None and start.time else f"from {c.before} to {c.after}"
-        return f"Known anyway: tokens/step {number(c.tokens_before, 2)} → {number(c.tokens_after, 2)} {where}."
-    return (
-        f"Known anyway: {number(scene.tokens, 2)} tokens/step over {plural(d.used['steps'], 'step')}." if scene.tokens is not None else ""
-    )
+    known = [(start, n) for start, n in zip(scene.starts, scene.tokens_by_start, strict=True) if n]
+    pairs = [(b[0], a[1], b[1]) for a, b in pairwise(known) if a[0].service == b[0].service]
+    if pairs:
+        start, before, after = max(pairs, key=lambda p: abs(math.log(p[2] / p[1])))
+        where = f"the restart of {start.time[11:19]}" if start.time else start.label
+        return f"Known anyway: tokens/step {number(before, 2)} → {number(after, 2)} at {where}."
+    return "" if scene.tokens is None else f"Known anyway: {number(scene.tokens, 2)} tokens/step over {plural(d.used['steps'], 'step')}."
 
 
 # -- all of it -----------------------------------------------------------------------------------------------------------------------
