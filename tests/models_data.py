@@ -9,7 +9,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from ddtree_metrics.diagnosis.cells import Cells, step_cells
-from ddtree_metrics.diagnosis.doubt import Partitions
+from ddtree_metrics.metrics.doubt import Partitions
 
 STEP_S = 0.75
 """Seconds from one cell to the next: 25 steps of 30 ms."""

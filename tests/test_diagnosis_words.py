@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ddtree_metrics.diagnosis.numerals import cut_words, factor, number
-from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange, Interval
+from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange
 from ddtree_metrics.diagnosis.text import format_diagnosis
+from ddtree_metrics.metrics.doubt import Interval
 from ddtree_metrics.metrics.shares import counteracting
 
 UNKNOWN = Interval(unit="share")

@@ -17,9 +17,9 @@ import statsmodels.api as sm
 from scipy.optimize import least_squares
 
 from ddtree_metrics.diagnosis.compare import _stalls
-from ddtree_metrics.diagnosis.doubt import START_FLOOR, Partitions
 from ddtree_metrics.diagnosis.step_model import HUBER, StepModel, fit_steps
 from ddtree_metrics.diagnosis.token_model import TokenModel, fit_tokens, linear
+from ddtree_metrics.metrics.doubt import START_FLOOR, Partitions
 from tests.models_data import STEP_SETS, TOKEN_SETS, Data, Rows, mean_of, step_data, wandering
 
 HEAVY = {"stalls 1.5 % and 1.5 %", "stalls 1.5 % and 6 %", "heavy tails"}

@@ -20,8 +20,9 @@ from matplotlib.text import Text
 
 import ddtree_metrics as ddt
 from ddtree_metrics import plots
-from ddtree_metrics.diagnosis.result import Comparison, Interval
+from ddtree_metrics.diagnosis.result import Comparison
 from ddtree_metrics.errors import MetricError, OutputError
+from ddtree_metrics.metrics.doubt import Interval
 from ddtree_metrics.plots.looks import MARKERS, SERIES
 from ddtree_metrics.plots.start_series import start_looks
 from tests.captures import FIXTURES, journal_export

@@ -20,9 +20,9 @@ import pytest
 import ddtree_metrics as ddt
 from ddtree_metrics import tables
 from ddtree_metrics.coverage import BrokenKind, Coverage
-from ddtree_metrics.diagnosis.result import Interval
 from ddtree_metrics.errors import DDTreeWarning
 from ddtree_metrics.log import Log
+from ddtree_metrics.metrics.doubt import Interval
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.report import render_report
 from ddtree_metrics.report.account import cut

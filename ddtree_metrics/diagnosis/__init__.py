@@ -10,8 +10,9 @@ from __future__ import annotations
 from ddtree_metrics.diagnosis.assembly import diagnose
 from ddtree_metrics.diagnosis.causes import CAUSES, Cause
 from ddtree_metrics.diagnosis.matched_pairs import Apart, tell_apart
-from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange, Hypothesis, Interval, Since
+from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange, Hypothesis, Since
 from ddtree_metrics.diagnosis.text import format_diagnosis
+from ddtree_metrics.metrics.doubt import Interval
 
 __all__ = [
     "CAUSES",

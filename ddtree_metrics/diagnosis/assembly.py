@@ -14,7 +14,6 @@ from ddtree_metrics.diagnosis import observed, say, verdict
 from ddtree_metrics.diagnosis.breaks import Break, Episodes, find_breaks
 from ddtree_metrics.diagnosis.causes import CAUSES, STEP, TOKENS, Cause
 from ddtree_metrics.diagnosis.compare import contrast, judge
-from ddtree_metrics.diagnosis.doubt import START_FLOOR, Estimate
 from ddtree_metrics.diagnosis.flags import Changed, judged
 from ddtree_metrics.diagnosis.groups import pick
 from ddtree_metrics.diagnosis.hypotheses import Named, listed
@@ -25,6 +24,7 @@ from ddtree_metrics.diagnosis.step_model import StepModel, fit_steps
 from ddtree_metrics.diagnosis.study import Findings, Study, study
 from ddtree_metrics.diagnosis.verdict import Compared
 from ddtree_metrics.errors import MetricError
+from ddtree_metrics.metrics.doubt import START_FLOOR, Estimate
 from ddtree_metrics.steps.basis import Basis, basis_of, empty_like, floats
 from ddtree_metrics.steps.frames import Bools, Ints
 from ddtree_metrics.steps.starts import Start

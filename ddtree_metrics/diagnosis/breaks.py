@@ -17,7 +17,7 @@ import numpy as np
 
 from ddtree_metrics.diagnosis.causes import STEP
 from ddtree_metrics.diagnosis.cells import FEWEST_REQUESTS
-from ddtree_metrics.diagnosis.doubt import Estimate
+from ddtree_metrics.metrics.doubt import Estimate
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 
 BINS = 240

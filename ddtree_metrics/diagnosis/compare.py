@@ -1,6 +1,6 @@
 """Two groups of rows: how speeds differ, and how much of it is the mix, the step time at equal mix, and the tokens at equal mix.
 
-Speed of a request is tokens per step over step time, so on the log scale the parts add up (``metrics.attribution.three_parts``).
+Speed of a request is tokens per step over step time, so on the log scale the parts add up; ``metrics.part_estimates`` estimates them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import numpy as np
 
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS
 from ddtree_metrics.diagnosis.cells import FEWEST_REQUESTS, Cells, seen_weight
-from ddtree_metrics.diagnosis.doubt import Estimate, Partitions
 from ddtree_metrics.diagnosis.reasons import Reason, Why, because
-from ddtree_metrics.diagnosis.result import Comparison, Interval
-from ddtree_metrics.diagnosis.step_model import BEND, LEAST_PART, StepModel, fit_steps
-from ddtree_metrics.diagnosis.study import Findings, Study, overlap
+from ddtree_metrics.diagnosis.result import Comparison
+from ddtree_metrics.diagnosis.step_model import BEND, LEAST_PART
+from ddtree_metrics.diagnosis.study import Effect, Findings, Study
 from ddtree_metrics.metrics.confounding import APART
-from ddtree_metrics.metrics.shares import AGAINST, MOSTLY, Parts, three_parts
+from ddtree_metrics.metrics.doubt import Estimate, Interval, Partitions
+from ddtree_metrics.metrics.part_estimates import PartEstimates, TwoSides, estimate_parts
+from ddtree_metrics.metrics.shares import UNKNOWN_SHARES, Divided, Errors, Parts, divide, named, three_parts
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
-
-DRAWS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,16 @@ class Contrast:
         See ``Comparison``.
     sides : tuple of Side
         Both groups as logged.
-    step, tokens : Estimate
+    step, tokens, speed : Estimate
         Log of after by before, as logged.
     step_equal, tokens_equal : Estimate
         The same at equal mix of contexts, batches and what else is measured; unknown where it was not asked or cannot be had.
-    usual, stalls : Estimate
-        ``step_equal`` without stalls, and what stalls add.
+    mix : Estimate
+        Log of what the mix did to speed.
+    found : PartEstimates
+        What the three parts were estimated to be.
+    stalls : Estimate
+        What stalls add to the mean step time; within ``step_equal``.
     parts : Parts
         Mix, step time at equal mix and tokens at equal mix.
     held : tuple of str
@@ -72,20 +75,17 @@ class Contrast:
     sides: tuple[Side, Side] = (Side(), Side())
     step: Estimate = field(default_factory=Estimate)
     tokens: Estimate = field(default_factory=Estimate)
+    speed: Estimate = field(default_factory=Estimate)
     step_equal: Estimate = field(default_factory=Estimate)
     tokens_equal: Estimate = field(default_factory=Estimate)
-    usual: Estimate = field(default_factory=Estimate)
+    mix: Estimate = field(default_factory=Estimate)
+    found: PartEstimates = field(default_factory=PartEstimates)
     stalls: Estimate = field(default_factory=Estimate)
     held: tuple[str, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     independent: str = "requests"
     asked_equal: bool = False
     reasons: list[Reason] = field(default_factory=list)
-
-    @property
-    def speed(self) -> Estimate:
-        """Log of speed after by speed before, as logged."""
-        return self.tokens.minus(self.step)
 
     @property
     def speed_equal(self) -> Estimate:
@@ -133,17 +133,10 @@ def contrast(
     for y, good in ((ms, timed), (tokens, counted)):
         values.append([_mean(y, weight, good & (part == k)) for k in (1, 2)])
     made.sides = (Side(values[0][0], values[1][0]), Side(values[0][1], values[1][1]))
-    for name, one, other, good, lacking in (
-        ("step", values[0][0], values[0][1], timed, STEP),
-        ("tokens", values[1][0], values[1][1], counted, TOKENS),
-    ):
+    for (one, other), good, lacking in ((values[0], timed, STEP), (values[1], counted, TOKENS)):
         if not (one > 0 and other > 0):
             made.reasons += _missing(part, good, lacking, before, after, one, other)
-            continue
-        se, dof = _noise(found, part, name)
-        setattr(made, name, Estimate(math.log(other / one), se, dof))
-    if equal:
-        _at_equal_mix(made, panel, part, found, asked)
+    _estimate(made, panel, part, (ms, tokens), found, asked, equal=equal)
     if made.independent == "stretches" and made.step.known and made.tokens.known:
         made.reasons.append(because(Why.STRETCHES, least=FEWEST_REQUESTS))
     return made
@@ -203,28 +196,6 @@ def _levelled(panel: Basis, found: Findings, ms: Floats, tokens: Floats) -> tupl
     return ms, tokens
 
 
-def _noise(found: Findings, part: Ints, name: str) -> tuple[float, int]:
-    """Return the standard error of a log ratio of means for the contexts and batches that were served: what varies is noise and text."""
-    if name == "step":
-        model, cells = found.steps.model, found.steps.cells
-        if model is None:
-            return math.nan, 1
-        levels = np.exp(np.average(np.log(cells.mean / model.fitted)))
-        left = cells.mean / (model.fitted * levels)
-        return _weighted_noise(left, cells.weight, cells.part, model.parts)
-    tokens, mine = found.tokens.model, found.tokens.cells
-    if tokens is None:
-        return math.nan, 1
-    within, between = tokens.within, tokens.between
-    expected = tokens.raw[tokens.person] if between is None else (tokens.raw - between.residual)[tokens.person]
-    if within is not None:
-        base = mine.mean - within.residual - tokens.raw[tokens.person]
-        expected = expected + base
-    left = 1.0 + (mine.mean - expected) / max(tokens.mean, 1e-9)
-    parts = Partitions.of(mine.owner, mine.time_us, mine.run, blocks=False)
-    return _weighted_noise(left, mine.weight, mine.part, parts)
-
-
 def _weighted_noise(left: Floats, weight: Floats, part: Ints, parts: Partitions) -> tuple[float, int]:
     score = np.zeros(len(left))
     for k, sign in ((1, -1.0), (2, 1.0)):
@@ -241,73 +212,88 @@ def _weighted_noise(left: Floats, weight: Floats, part: Ints, parts: Partitions)
 # -- at equal mix ----------------------------------------------------------------------------------------------------------------
 
 
-def _at_equal_mix(made: Contrast, panel: Basis, part: Ints, found: Findings, asked: Study) -> None:
-    """Add the ratios at equal mix: the models' values over the mix of both groups, each counted equally."""
-    lacking = found.context_lacks(STEP) or found.context_lacks(TOKENS)
+BY_CLASSES = ("context", "batch")
+"""What two groups are always compared at equal values of; ``metrics.attribution`` holds the same equal."""
+
+
+def _estimate(
+    made: Contrast, panel: Basis, part: Ints, values: tuple[Floats, Floats], found: Findings, asked: Study, *, equal: bool
+) -> None:
+    """Add both ratios as logged; and where it is asked the three parts: what the mix did, and both numbers at equal mix.
+
+    Context and batch size are held equal by classes. What else is measured is held equal where by the models it may make a difference
+    that counts: a setting, or a yes or no, by classes too, and any other quantity by its line, whose doubt is added.
+    """
+    lacking = (found.context_lacks(STEP) or found.context_lacks(TOKENS)) if equal else None
+    apart = _not_told_apart(found) if equal and lacking is None else None
     if lacking is not None:
         made.reasons.append(replace(lacking, kind=Why.CONTEXT_UNKNOWN))
-        return
-    _steps_at_equal_mix(made, found, asked)
-    _tokens_at_equal_mix(made, found)
-    held = {n for n in (*found.steps.columns, *found.tokens.columns) if not n.startswith(BEND)}
-    made.held = tuple(c for c in dict.fromkeys(cause.term for cause in asked.causes) if c in held)
-
-
-def _steps_at_equal_mix(made: Contrast, found: Findings, asked: Study) -> None:
-    model, cells = found.steps.model, found.steps.cells
-    if model is None or "group" not in model.times:
-        return
-    common, apart = overlap(found.steps.columns, cells.part)
-    if apart is not None:
+    elif apart is not None:
         made.reasons.append(because(Why.NO_OVERLAP, term=apart))
+    equal = equal and lacking is None and apart is None
+    more = [e for e in found.effects if equal and e.cause.term not in BY_CLASSES and _may_matter(e, asked)]
+    lines = [e for e in more if not (e.cause.unit.binary or e.cause.setting)]
+    columns = {"context": panel.context, "batch": panel.batch} | {e.cause.term: e.cause.column(panel) for e in more if e not in lines}
+    made.found = estimate_parts(_two_sides(made, panel, part, values, columns), floor=math.sqrt(2) * asked.floor, equal=equal, lone=True)
+    made.step, made.tokens, made.speed = made.found.step, made.found.tokens, made.found.speed
+    if not made.found.held:
+        if made.found.apart_in is not None:
+            made.reasons.append(because(Why.NO_OVERLAP, term=made.found.apart_in))
         return
-    if model.vif["group"] > APART:
-        made.reasons.append(because(Why.NO_OVERLAP, term=(model.partners("group", 0.5) or ["context"])[0]))
-        return
-    column = model.times.index("group")
-    weight = np.where(common, cells.weight, 0.0)
-    for k in (1, 2):
-        weight[cells.part == k] /= max(weight[cells.part == k].sum(), 1e-300)
-    rows = np.flatnonzero(weight > 0)
-    # the same step time for all of the mix: group off, group on
-    model_2 = _with_slopes(found, model)
-    used = model_2 or model
-    x, z = used.x[rows], used.z[rows].copy()
-    mix = weight[rows] / weight[rows].sum()
-    x0, x1 = x.copy(), x.copy()
-    off, on = z.copy(), z.copy()
-    off[:, column], on[:, column] = 0.0, 1.0
-    if model_2 is not None:
-        i, j = 1 + used.added.index("context"), 1 + used.added.index("context:group")
-        x0[:, j], x1[:, j] = 0.0, x[:, i]
-
-    def ratio(beta: Floats) -> float:
-        return float(np.log((mix * used.at(beta, x1, on)).sum()) - np.log((mix * used.at(beta, x0, off)).sum()))
-
-    usual = used.estimate(ratio)
-    floor = math.sqrt(2) * asked.floor
-    made.usual = usual.with_floor(floor)
-    made.stalls = _stalls(cells, used.fitted, model.parts)
-    both = math.hypot(usual.se, made.stalls.se) if made.stalls.sure else usual.se
-    made.step_equal = Estimate(usual.value + (made.stalls.value if made.stalls.known else 0.0), both, usual.dof).with_floor(floor)
+    made.step_equal, made.tokens_equal, made.mix = made.found.step_equal, made.found.tokens_equal, made.found.mix
+    for e in lines:
+        _take_off(made, e)
+    held = {*made.found.held, *(e.cause.term for e in lines)}
+    made.held = tuple(dict.fromkeys(c.term for c in asked.causes if c.term in held))
+    if found.steps.model is not None:
+        made.stalls = _stalls(found.steps.cells, found.steps.model.fitted, found.steps.model.parts)
 
 
-def _with_slopes(found: Findings, model: StepModel) -> StepModel | None:
-    """Return a model in which the slope with context may differ between the groups, where it clearly does."""
-    if "context" not in model.added or found.steps.bends:
+def _two_sides(made: Contrast, panel: Basis, part: Ints, values: tuple[Floats, Floats], columns: dict[str, Floats]) -> TwoSides:
+    """Put the rows of both groups together."""
+    rows = np.flatnonzero(part > 0)
+    owner = panel.text if made.independent == "requests" else np.arange(len(panel)) if panel.windows else panel.stretch
+    heads = np.zeros(int(panel.step.max(initial=-1)) + 1, np.int64)
+    heads[panel.step[panel.first]] = owner[panel.first]
+    return TwoSides(
+        side=part[rows] - 1,
+        ms=values[0][rows],
+        tokens=values[1][rows],
+        weight=seen_weight(panel)[rows],
+        owner=owner[rows].astype(np.int64),
+        lead=heads[panel.step[rows]],
+        held={name: column[rows] for name, column in columns.items() if np.isfinite(column[rows]).any()},
+        time_us=panel.time_us[rows],
+        run=panel.run[rows].astype(np.int64),
+    )
+
+
+def _not_told_apart(found: Findings) -> str | None:
+    """Return the quantity, not held equal by classes, that changes together with the group, if there is one."""
+    model = found.steps.model
+    if model is None or "group" not in model.times or model.vif["group"] <= APART:
         return None
-    cells = found.steps.cells
-    x = found.steps.columns["context"]
-    group = model.z[:, model.times.index("group")]
-    if min(np.ptp(x[group == k]) if (group == k).sum() > 8 else 0.0 for k in (0, 1)) < 0.3 * np.ptp(x):
-        return None
-    added = {**{k: model.x[:, 1 + i] for i, k in enumerate(model.added)}, "context:group": x * group}
-    times = {k: model.z[:, i] for i, k in enumerate(model.times)}
-    other = fit_steps(cells.usual, cells.weight, added, times, model.parts)
-    if other is None or other.vif["group"] > APART * 2:
-        return None
-    e = other.coefficient("context:group")
-    return other if e.sure and abs(e.value) > 3.0 * e.se else None
+    return next((p for p in model.partners("group", 0.5) if p not in BY_CLASSES and not p.startswith(BEND)), None)
+
+
+def _may_matter(e: Effect, asked: Study) -> bool:
+    """Whether a cause may make a difference of speed between the groups that counts, as far as it is known."""
+    return e.part.sure and max(abs(end) for end in e.part.ends(asked.level)) > asked.least / 2
+
+
+def _take_off(made: Contrast, e: Effect) -> None:
+    """Take what a line says of a quantity off the number at equal mix, and give it to the mix; with its doubt."""
+    shift = Estimate(-e.part.value if e.cause.on == STEP else e.part.value, e.part.se, e.part.dof)
+    if e.cause.on == STEP:
+        made.step_equal = made.step_equal.minus(shift)
+    else:
+        made.tokens_equal = made.tokens_equal.minus(shift)
+    made.mix = Estimate(made.mix.value + e.part.value, float(np.hypot(made.mix.se, e.part.se)), min(made.mix.dof, e.part.dof))
+    if made.found.covariance is not None:
+        i = 1 if e.cause.on == STEP else 2
+        turned = np.zeros(3)
+        turned[[0, i]] = 1.0, -1.0
+        made.found.covariance = made.found.covariance + e.part.se**2 * np.outer(turned, turned)
 
 
 def _stalls(cells: Cells, fitted: Floats, parts: Partitions) -> Estimate:
@@ -325,48 +311,15 @@ def _stalls(cells: Cells, fitted: Floats, parts: Partitions) -> Estimate:
     return Estimate(math.log(max(sides[1], 1e-9) / max(sides[0], 1e-9)), own, dof)
 
 
-def _tokens_at_equal_mix(made: Contrast, found: Findings) -> None:
-    model = found.tokens.equal
-    if found.tokens.apart is not None:
-        made.reasons.append(because(Why.NO_OVERLAP, term=found.tokens.apart))
-        return
-    if model is None or model.between is None or "group" not in model.between.names:
-        return
-    if model.between.vif["group"] > APART:
-        made.reasons.append(because(Why.NO_OVERLAP, term="context"))
-        return
-    change = model.between.combination({"group": 1.0})
-    share = float(np.average(model.columns["group"], weights=model.weight))
-    low = max(model.mean - share * change.value, 0.02 * model.mean)
-    high = max(model.mean + (1 - share) * change.value, 0.02 * model.mean)
-    steep = share / low + (1 - share) / high
-    made.tokens_equal = Estimate(math.log(high / low), steep * change.se, change.dof)
-
-
 # -- what follows ------------------------------------------------------------------------------------------------------------------
 
 
-def shares(made: Contrast, level: float, seed: int) -> tuple[Interval, Interval]:
-    """Return the parts of step time and of tokens per step in a change of speed as logged, which add up to 1.
-
-    They are unknown where either ratio is, where the interval of the speed ratio holds 1 (there is then nothing to divide), and where one
-    number worked against the change: factors then say what shares cannot.
-    """
-    nothing = Interval(unit="share")
-    total = made.speed
-    if not total.sure or total.value == 0 or abs(total.value) <= total.reach(level):
-        return nothing, nothing
-    if not -AGAINST <= -made.step.value / total.value <= 1 + AGAINST:
-        return nothing, nothing
-    rng = np.random.default_rng(seed)
-    s = made.step.value + made.step.se * rng.standard_t(made.step.dof, DRAWS)
-    t = made.tokens.value + made.tokens.se * rng.standard_t(made.tokens.dof, DRAWS)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = s / (s - t)
-    drawn = drawn[np.sign(t - s) == np.sign(total.value)]
-    low, high = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2])
-    share = -made.step.value / total.value
-    return Interval(share, float(low), float(high), "share"), Interval(1 - share, 1 - float(high), 1 - float(low), "share")
+def divided(made: Contrast, level: float, seed: int) -> Divided:
+    """Return the shares of the three parts in a change of speed; of the two as logged where the mix is not a question or not known."""
+    if not made.speed.sure or made.found.covariance is None:
+        return Divided(UNKNOWN_SHARES)
+    parts = made.parts or Parts(0.0, -made.step.value, made.tokens.value)
+    return divide(parts, Errors(made.found.covariance, made.found.dof, made.speed.se), level=level, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,10 +371,10 @@ def judge(step: Estimate, tokens: Estimate, asked: Study, *, strict: float | Non
             return Judged("nothing", "unchanged", 1 - math.exp(-bound))
         return Judged("cannot_tell", "cannot_tell")
     direction = "slower" if speed.value < 0 else "faster"
-    share = -step.value / speed.value
-    if share >= MOSTLY and moved_step:
+    most = named(Parts(0.0, -step.value, tokens.value), Errors(np.diag([0.0, step.se**2, tokens.se**2]), speed.dof, speed.se))
+    if most == ("step time",) and moved_step:
         return Judged("step_time", direction)
-    if share <= 1 - MOSTLY and moved_tokens:
+    if most == ("acceptance",) and moved_tokens:
         return Judged("acceptance", direction)
     if moved_step and moved_tokens:
         return Judged("both", direction)
@@ -437,8 +390,8 @@ def told(made: Contrast, raw: Judged, equal: Judged | None, asked: Study, seed: 
         return float(x) if math.isfinite(x) else None
 
     level = asked.level
-    step_share, token_share = shares(made, level, seed)
-    parts = made.parts
+    shares = divided(made, level, seed)
+    mix_share, step_share, token_share = shares.shares
     return Comparison(
         kind=made.kind,
         before=made.before,
@@ -459,7 +412,9 @@ def told(made: Contrast, raw: Judged, equal: Judged | None, asked: Study, seed: 
         tokens_ratio_equal=made.tokens_equal.ratio(level),
         speed_ratio_equal=made.speed_equal.ratio(level),
         stalls_ratio=made.stalls.ratio(level),
-        mix_ratio=Interval(math.exp(parts.mix)) if parts is not None else Interval(),
+        mix_ratio=made.mix.ratio(level),
+        share_mix=mix_share if made.parts is not None else Interval(unit="share"),
+        shares_reason=shares.reason,
         share_step_time=step_share,
         share_acceptance=token_share,
         verdict_equal=equal.kind if equal is not None and made.speed_equal.known else None,
@@ -472,4 +427,4 @@ def told(made: Contrast, raw: Judged, equal: Judged | None, asked: Study, seed: 
     )
 
 
-__all__ = ["Contrast", "Judged", "contrast", "judge", "shares", "told"]
+__all__ = ["Contrast", "Judged", "contrast", "judge", "told"]

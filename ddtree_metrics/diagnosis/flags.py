@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddtree_metrics.diagnosis.compare import WIDE, Contrast
-from ddtree_metrics.diagnosis.doubt import Estimate
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED
 from ddtree_metrics.diagnosis.study import Study
+from ddtree_metrics.metrics.doubt import Estimate
 from ddtree_metrics.steps.starts import Start, changed_args
 
 _FINISHED_TEXT = re.compile(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from ddtree_metrics.diagnosis.breaks import Break
 from ddtree_metrics.diagnosis.causes import BETWEEN, STEP, TOKENS
-from ddtree_metrics.diagnosis.doubt import Estimate
 from ddtree_metrics.diagnosis.flags import Changed
 from ddtree_metrics.diagnosis.matched_pairs import Apart
 from ddtree_metrics.diagnosis.observed import Seen
 from ddtree_metrics.diagnosis.reasons import Reason, Why, because
-from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Interval
+from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED
 from ddtree_metrics.diagnosis.study import Effect, Findings, Study
+from ddtree_metrics.metrics.doubt import Estimate, Interval
 from ddtree_metrics.metrics.window import WindowKnee
 from ddtree_metrics.steps.basis import Basis
 

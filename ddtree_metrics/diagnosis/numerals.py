@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from ddtree_metrics.diagnosis.result import Interval
 from ddtree_metrics.metrics.confidence import useless
+from ddtree_metrics.metrics.doubt import Interval
 from ddtree_metrics.steps.frames import plural as plural
 
 DUST = 5e-6

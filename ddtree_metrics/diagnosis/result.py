@@ -10,13 +10,15 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ddtree_metrics.diagnosis.reasons import Reason
+from ddtree_metrics.metrics.doubt import Interval
 
 if TYPE_CHECKING:
     from ddtree_metrics.diagnosis.scene import Scene
 
-DIAGNOSIS_VERSION = 2
+DIAGNOSIS_VERSION = 3
 """1: the first form. 2: both directions (``direction``), breaks in time (``since``, ``breaks``), three parts of a comparison
-(``mix_ratio`` and the ratios at equal mix), ``mix`` among the kinds, reasons as kinds with numbers."""
+(``mix_ratio`` and the ratios at equal mix), ``mix`` among the kinds, reasons as kinds with numbers. 3: shares are of the three parts
+(``share_mix`` beside the other two, all at equal mix), and ``shares_reason`` says why there are none."""
 
 SUPPORTED = "supported"
 REFUTED = "refuted"
@@ -25,29 +27,6 @@ CANNOT_TELL = "cannot tell"
 KINDS = ("step_time", "acceptance", "both", "mix", "between_steps", "nothing", "cannot_tell")
 
 DIRECTIONS = ("slower", "faster", "unchanged", "mixed", "cannot_tell")
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A number with its interval; ``low`` and ``high`` are None where there is no interval.
-
-    Attributes
-    ----------
-    value, low, high : float or None
-        The estimate and the ends of its interval; all None where it cannot be told.
-    unit : str
-        ``share`` for parts of 1, ``ratio`` for after / before, else the unit.
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    unit: str = "ratio"
-
-    @property
-    def known(self) -> bool:
-        """Whether there is a number at all."""
-        return self.value is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +123,16 @@ class Comparison:
     stalls_ratio : Interval
         What single steps that take more than twice the usual add to the mean, after over before; it is within ``step_time_ratio_equal``.
     mix_ratio : Interval
-        What the mix of contexts and batches did to speed: ``speed_ratio`` is ``mix_ratio * tokens_ratio_equal / step_time_ratio_equal``.
+        What the mix of contexts and batches (and of what else is held equal) did to speed: ``speed_ratio`` is ``mix_ratio *
+        tokens_ratio_equal / step_time_ratio_equal``. The three are those of ``attribute_slowdown`` for the same rows.
     unchanged_within : float or None
         Where no change is shown: speed changed by no more than this share.
-    share_step_time, share_acceptance : Interval
-        Parts of the slow-down on the log scale; they add up to 1. Unknown where there is no change to divide.
+    share_mix, share_step_time, share_acceptance : Interval
+        Parts of the change of speed as logged on the log scale, each from 0 to 1; they add up to 1. Step time and acceptance are those at
+        equal mix where that is known; else as logged, and ``share_mix`` is unknown. All are unknown where there is no change to divide, and
+        where one part worked against it: ``mix_ratio``, ``step_time_ratio_equal`` and ``tokens_ratio_equal`` then say what each did.
+    shares_reason : str or None
+        Why there are no shares, in words: which part worked against the change, or that speed did not change for certain.
     verdict_equal, direction_equal : str or None
         The verdict and the direction at equal context, batch size and the other measured causes: what is left for flags, drafter and text.
         None where it was not asked, or cannot be had.
@@ -196,6 +180,8 @@ class Comparison:
     stalls_ratio: Interval = Interval()
     mix_ratio: Interval = Interval()
     unchanged_within: float | None = None
+    share_mix: Interval = Interval(unit="share")
+    shares_reason: str | None = None
     reasons: tuple[Reason, ...] = ()
 
 
@@ -237,8 +223,8 @@ class Diagnosis:
     kind : str
         ``step_time``, ``acceptance``, ``both``, ``mix`` (other contexts and batches, the server as before), ``between_steps`` (time is
         lost between steps), ``nothing`` or ``cannot_tell``.
-    share_step_time, share_acceptance : Interval
-        Parts of the slow-down that the verdict speaks of.
+    share_mix, share_step_time, share_acceptance : Interval
+        Parts of the change that the verdict speaks of: those of its comparison.
     comparisons : tuple of Comparison
         The first is the one that the verdict rests on.
     hypotheses : tuple of Hypothesis
@@ -288,6 +274,7 @@ class Diagnosis:
     breaks: tuple[Since, ...] = ()
     unchanged_within: float | None = None
     scene: Scene | None = None
+    share_mix: Interval = Interval(unit="share")
 
     def hypothesis(self, key: str) -> Hypothesis:
         """Return one hypothesis by its key.

@@ -13,10 +13,9 @@ from ddtree_metrics.diagnosis import compare, phrases
 from ddtree_metrics.diagnosis.beside_breaks import beside
 from ddtree_metrics.diagnosis.breaks import Break
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, label
-from ddtree_metrics.diagnosis.doubt import Estimate
 from ddtree_metrics.diagnosis.flags import Changed
 from ddtree_metrics.diagnosis.hypotheses import Named
-from ddtree_metrics.diagnosis.numerals import factor, number, plural
+from ddtree_metrics.diagnosis.numerals import factor, number, percent, plural
 from ddtree_metrics.diagnosis.reasons import Why
 from ddtree_metrics.diagnosis.result import (
     CANNOT_TELL,
@@ -26,12 +25,12 @@ from ddtree_metrics.diagnosis.result import (
     Diagnosis,
     FlagChange,
     Hypothesis,
-    Interval,
     Since,
 )
 from ddtree_metrics.diagnosis.scene import scene_of
 from ddtree_metrics.diagnosis.study import Findings, Study
 from ddtree_metrics.diagnosis.verdict import Compared, Verdict
+from ddtree_metrics.metrics.doubt import Estimate, Interval
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.times import format_us
 
@@ -93,9 +92,9 @@ def diagnosis(
     hypotheses.sort(key=lambda h: (0 if h.explains else rank[h.status], -strength[h.key]))
     all_since = tuple(_since(b, panel, log, asked) for b in breaks)
     since = _since_of(verdict, dict(zip([id(b) for b in breaks], all_since, strict=True)))
-    share_s, share_a = Interval(unit="share"), Interval(unit="share")
+    share_m = share_s = share_a = Interval(unit="share")
     if main is not None and verdict.kind not in ("nothing", "between_steps"):
-        share_s, share_a = main.share_step_time, main.share_acceptance
+        share_m, share_s, share_a = main.share_mix, main.share_step_time, main.share_acceptance
     sentence = _sentence(panel, verdict, main, shown, named, found, since, asked, explicit=explicit)
     return Diagnosis(
         verdict=sentence + _not_normal(named),
@@ -116,6 +115,7 @@ def diagnosis(
         breaks=all_since,
         unchanged_within=verdict.within,
         scene=scene_of(panel, log),
+        share_mix=share_m,
     )
 
 
@@ -264,10 +264,8 @@ def _speed(c: Comparison) -> Interval:
 
 def _head(verdict: Verdict, main: Comparison | None, since: Since | None, *, explicit: bool) -> str:
     opening = _OPENING[verdict.kind]
-    if main is not None and verdict.kind in ("step_time", "acceptance"):
-        share = main.share_step_time.value if verdict.kind == "step_time" else main.share_acceptance.value
-        if share is not None and share < 0.95:
-            opening += ", mostly"
+    if main is not None and verdict.kind in ("step_time", "acceptance") and _also(verdict.kind, main, explicit=explicit):
+        opening += ", mostly"
     if main is None or verdict.kind == "between_steps":
         return opening
     lower = opening[0].lower() + opening[1:]
@@ -282,6 +280,21 @@ def _head(verdict: Verdict, main: Comparison | None, since: Since | None, *, exp
         how = "is the faster" if verdict.direction == "faster" else "has both numbers moved, one against the other"
         return f"{name} {how} ({factor(main.speed_ratio)}), by {lower}"
     return opening
+
+
+ALONE = 0.95
+"""A number that makes up less of a change than this is most of it, not all."""
+
+
+def _also(kind: str, main: Comparison, *, explicit: bool) -> bool:
+    """Whether the other number went the same way and did more than a little: of the change that the verdict is about."""
+    equal = not explicit and main.speed_ratio_equal.known
+    step, per = (main.step_time_ratio_equal, main.tokens_ratio_equal) if equal else (main.step_time_ratio, main.tokens_ratio)
+    if not step.value or not per.value:
+        return False
+    own, other = -math.log(step.value), math.log(per.value)
+    own, other = (own, other) if kind == "step_time" else (other, own)
+    return own * other > 0 and abs(own) < ALONE * abs(own + other)
 
 
 def _as_cause(n: Named, asked: Study, *, explicit: bool) -> str:
@@ -334,29 +347,25 @@ def _divided(verdict: Verdict, main: Comparison | None, asked: Study, *, explici
         return ""
     if not explicit and not shown and main.verdict != verdict.kind:
         return ""
-    hidden = main.direction in ("unchanged", "cannot_tell")
-    equal = main.speed_ratio_equal.known and main.kind in ("runs", "break", "groups") and (not explicit or hidden)
-    mix = main.mix_ratio.value
-    if explicit and not hidden and mix is not None and abs(math.log(mix)) > asked.least:
-        held = phrases.joined([label(t) for t in main.equal_of])
-        at_equal = f"step time {factor(main.step_time_ratio_equal)}, tokens per step {factor(main.tokens_ratio_equal)}"
-        return f"the mix of {held} made speed {factor(main.mix_ratio)}; at equal mix {at_equal}"
-    step = main.step_time_ratio_equal if equal else main.step_time_ratio
-    per = main.tokens_ratio_equal if equal else main.tokens_ratio
-    if step.value is None or per.value is None:
+    return parts(main, asked.least)
+
+
+def parts(c: Comparison, least: float) -> str:
+    """Say what a change of speed is made of: its shares where there are some, as the table and the picture have them, else its factors."""
+    equal = c.speed_ratio_equal.known
+    step, per = (c.step_time_ratio_equal, c.tokens_ratio_equal) if equal else (c.step_time_ratio, c.tokens_ratio)
+    if c.share_step_time.known:
+        names = (("mix of requests", c.share_mix), ("step time", c.share_step_time), ("acceptance", c.share_acceptance))
+        return ", ".join(f"{name} {percent(share)}" for name, share in names if share.known)
+    if not step.known or not per.known:
         return ""
-    s, t = -math.log(step.value), math.log(per.value)
-    where = " at equal mix" if equal else ""
-    if s * t < 0 and min(abs(s), abs(t)) > asked.least / 2:
-        one = "steps got slower" if s < 0 else "steps got faster"
-        two = "tokens per step fell" if t < 0 else "tokens per step rose"
-        return f"{one}, {factor(step)}, and {two}, {factor(per)}{where}"
-    if s * t < 0 or s + t == 0:
-        rest, name = (per, "tokens per step") if abs(s) > abs(t) else (step, "step time")
-        whole = "step time" if abs(s) > abs(t) else "acceptance"
-        return f"{whole} is all of it{where}; {name} {factor(rest)}"
-    share = s / (s + t)
-    return f"step time {round(100 * share)} % of it, acceptance {round(100 * (1 - share))} %{where}"
+    steps = f"steps got {'slower' if (step.value or 1) > 1 else 'faster'}, {factor(step)}"
+    tokens = f"tokens per step {'rose' if (per.value or 1) > 1 else 'fell'}, {factor(per)}"
+    mix = c.mix_ratio.value
+    if equal and mix is not None and abs(math.log(mix)) > least / 2:
+        held = phrases.joined([label(t) for t in c.equal_of])
+        return f"at equal {held} {steps}, and {tokens}; the mix of these did {factor(c.mix_ratio)} to speed"
+    return f"{steps}, and {tokens}" + (" at equal mix" if equal else "")
 
 
 def _restarts(shown: Sequence[Comparison], main: Comparison | None, explicit: bool) -> str:

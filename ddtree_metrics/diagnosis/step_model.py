@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddtree_metrics.diagnosis.doubt import Estimate, Partitions
 from ddtree_metrics.metrics.confounding import APART
+from ddtree_metrics.metrics.doubt import Estimate, Partitions
 from ddtree_metrics.steps.frames import Bools, Floats
 
 HUBER = 2.0

@@ -11,12 +11,12 @@ import numpy as np
 from ddtree_metrics.diagnosis.breaks import Break
 from ddtree_metrics.diagnosis.causes import BETWEEN, CAUSES, RARE, REQUESTS, SAME_CONTEXT, STEP, TOKENS, Cause
 from ddtree_metrics.diagnosis.cells import FEWEST_REQUESTS, Cells, step_cells, token_cells
-from ddtree_metrics.diagnosis.doubt import Estimate, Partitions
 from ddtree_metrics.diagnosis.reasons import Reason, Why, because
-from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Interval
+from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED
 from ddtree_metrics.diagnosis.step_model import BEND, StepModel, fit_steps
 from ddtree_metrics.diagnosis.token_model import TokenModel, fit_tokens, halves, likelihood, linear
 from ddtree_metrics.metrics.confounding import APART
+from ddtree_metrics.metrics.doubt import Estimate, Interval, Partitions
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 

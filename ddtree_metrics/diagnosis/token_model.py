@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from ddtree_metrics.diagnosis.doubt import Estimate, Partitions
 from ddtree_metrics.metrics.confounding import APART
+from ddtree_metrics.metrics.doubt import Estimate, Partitions
 from ddtree_metrics.steps.frames import Floats, Ints
 
 

@@ -37,7 +37,7 @@ class Compared:
     @property
     def judged(self) -> Judged | None:
         """What it is called at equal mix; as logged where speculation was switched and there is no equal mix: nothing else does so much."""
-        return self.raw if self.switched and not self.seen.speed_equal.known else self.equal
+        return self.raw if self.switched and not self.seen.speed_equal.sure else self.equal
 
     @property
     def shown(self) -> bool:

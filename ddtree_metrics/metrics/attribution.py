@@ -16,19 +16,16 @@ import pandas as pd
 from scipy import stats
 
 from ddtree_metrics.errors import MetricError
-from ddtree_metrics.metrics import equal_mix
-from ddtree_metrics.metrics.confidence import MAX_GROUPS, effective, number, sums_by, useless, widening
+from ddtree_metrics.metrics.confidence import number, useless
 from ddtree_metrics.metrics.confounding import word
-from ddtree_metrics.metrics.shares import NAMES, Parts, three_parts, worked_against
+from ddtree_metrics.metrics.doubt import Estimate
+from ddtree_metrics.metrics.part_estimates import PartEstimates, TwoSides, estimate_parts
+from ddtree_metrics.metrics.shares import NAMES, Errors, Parts, divide, named, three_parts
 from ddtree_metrics.steps import frames as cols
-from ddtree_metrics.steps.frames import Bools, Floats, Ints
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 HELD = ("context_len", "batch_size")
 """What two tables are compared at equal values of where nothing else is asked for."""
-
-NEGLIGIBLE = 0.1
-"""A part against the change counts as nothing if it is no more than this share of it and its interval holds none."""
 
 NAN = float("nan")
 
@@ -56,8 +53,9 @@ class Attribution:
         mix where that is known, else as logged, and ``share_mix`` is then NaN. All are NaN where a part worked against the change
         (the factors say by how much), where speed did not change, and where the data cannot tell whether it did; ``reason`` says which.
     verdict : str
-        The fewest parts that make up 80 % of what worked with the change: ``mix``, ``step time``, ``acceptance``, ``both`` (step time
-        and acceptance), ``mix and step time``, ``mix and acceptance``, ``all three``; or ``no change``, ``cannot tell``.
+        The fewest parts that make up 80 % of what worked with the change, within a standard error: ``mix``, ``step time``,
+        ``acceptance``, ``both`` (step time and acceptance), ``mix and step time``, ``mix and acceptance``, ``all three``; or
+        ``no change``, ``cannot tell``.
     interval_from : str or None
         What the intervals rest on: ``requests``, ``bins`` (the intervals of two rows, taken as independent), or None.
     notes : tuple of str
@@ -178,9 +176,10 @@ def attribute_slowdown(
     step_time: str = "mean",
     control: str | Sequence[str] | None = None,
     level: float = 0.9,
-    resamples: int = 1000,
+    resamples: int = 4000,
     seed: int = 0,
     min_change: float = 0.02,
+    start_floor: float = 0.0,
 ) -> Attribution:
     """Split the change of speed between two groups of steps into the mix, step time and acceptance.
 
@@ -191,8 +190,8 @@ def attribute_slowdown(
     Parameters
     ----------
     before, after : DataFrame, Series or mapping
-        Request steps of each side (then requests are resampled for the intervals), a row of `by_context`, or a mapping with
-        ``tokens_per_step`` and one of ``tok_per_s`` and ``step_time_ms``.
+        Request steps of each side (intervals then come from leaving out requests, and blocks of time where ``time_us`` is there), a row of
+        `by_context`, or a mapping with ``tokens_per_step`` and one of ``tok_per_s`` and ``step_time_ms``.
     step_time : str
         ``mean`` (what a request's speed is made of) or ``p50`` (not moved by single stalls; nothing is held equal then).
     control : str or sequence of str, optional
@@ -201,9 +200,12 @@ def attribute_slowdown(
         of them, the ratios at equal mix are NaN and ``equal_reason`` says so; the shares are then those as logged, or, if ``control``
         was given, NaN.
     level, resamples, seed
-        Level of the intervals; how often requests are resampled, and from which start.
+        Level of the intervals; how often errors are drawn for those of the shares, and from which start.
     min_change : float
         A change of speed smaller than this has no cause to be looked for.
+    start_floor : float
+        By how much (standard deviation, as a share) step time differs from one server start to the next when nothing was changed; 0
+        where both sides are of one start. ``diagnose`` gives its own.
 
     Returns
     -------
@@ -227,26 +229,42 @@ def attribute_slowdown(
     names = (control,) if isinstance(control, str) else None if control is None else tuple(control)
     if names and (step_time != "mean" or not (isinstance(before, pd.DataFrame) and isinstance(after, pd.DataFrame))):
         raise MetricError("control needs two tables of request steps and step_time='mean'")
-    asked = _Asked(level, min_change)
+    asked = _Asked(level, min_change, resamples, seed)
     if isinstance(before, pd.DataFrame) and isinstance(after, pd.DataFrame):
-        return _of_frames(before, after, step_time, names, resamples, seed, asked)
+        return _of_frames(before, after, step_time, names, asked, math.sqrt(2) * start_floor)
     left, right = _side(before, step_time), _side(after, step_time)
-    change = _Change((left, right), asked)
-    change.mix_known, change.notes = False, ["no rows, so the mix cannot be told"]
-    if left.spread is not None and right.spread is not None:
-        rng = np.random.default_rng(seed)
-        noise = rng.standard_normal((max(resamples, 200), 4)) * np.array([*left.spread, *right.spread])
-        change.draws = (noise[:, 2] - noise[:, 0], noise[:, 3] - noise[:, 1])
-        change.interval_from = "bins"
+    change = _Change((left, right), asked, mix_known=False, notes=["no rows, so the mix cannot be told"])
+    if not (left.error or right.error):
+        change.found = _from_two_rows(left, right)
+        change.interval_from = "bins" if change.found.speed.sure else None
     return _split(change)
+
+
+def _from_two_rows(left: _Side, right: _Side) -> PartEstimates:
+    """Make the estimates of two rows, which are taken as independent."""
+    made = PartEstimates()
+    errors = (math.nan, math.nan)
+    if left.spread is not None and right.spread is not None:
+        errors = (math.hypot(left.spread[0], right.spread[0]), math.hypot(left.spread[1], right.spread[1]))
+        made.covariance, made.dof = np.diag([0.0, errors[0] ** 2, errors[1] ** 2]), MANY
+    made.step = Estimate(math.log(right.ms / left.ms), errors[0], MANY)
+    made.tokens = Estimate(math.log(right.tokens / left.tokens), errors[1], MANY)
+    made.speed = made.tokens.minus(made.step)
+    return made
+
+
+MANY = 1000
+"""Degrees of freedom of an interval that was given: as good as those of a normal distribution."""
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Level of the intervals, and the smallest change that counts."""
+    """Level of the intervals, the smallest change that counts, and how errors are drawn."""
 
     level: float
     min_change: float
+    draws: int
+    seed: int
 
     @property
     def least(self) -> float:
@@ -308,7 +326,7 @@ def _log_error(row: Mapping[str, Any], name: str, level: float = 0.9) -> float:
 
 @dataclass
 class _Change:
-    """Two sides, and all that is known of how they differ; changes are logs of after by before.
+    """Two sides, and all that is known of how they differ.
 
     Attributes
     ----------
@@ -316,14 +334,8 @@ class _Change:
         As logged.
     asked : _Asked
         How sure to be.
-    equal : tuple of float or None
-        Changes of step time and of tokens per step at equal mix.
-    draws, equal_draws : tuple of ndarray or None
-        Resampled errors of the two changes, as logged and at equal mix.
-    stretch : float
-        By how much they must be stretched for few requests.
-    held : tuple of str
-        Columns held equal.
+    found : PartEstimates
+        The changes, as logs of after by before.
     mix_known : bool
         Whether any row tells the mix.
     must_hold : bool
@@ -332,11 +344,7 @@ class _Change:
 
     sides: tuple[_Side, _Side]
     asked: _Asked
-    equal: tuple[float, float] | None = None
-    draws: tuple[Floats, Floats] | None = None
-    equal_draws: tuple[Floats, Floats] | None = None
-    stretch: float = 1.0
-    held: tuple[str, ...] = ()
+    found: PartEstimates = field(default_factory=PartEstimates)
     mix_known: bool = True
     must_hold: bool = False
     interval_from: str | None = None
@@ -346,9 +354,9 @@ class _Change:
 
 
 def _of_frames(
-    before: pd.DataFrame, after: pd.DataFrame, step_time: str, control: tuple[str, ...] | None, resamples: int, seed: int, asked: _Asked
+    before: pd.DataFrame, after: pd.DataFrame, step_time: str, control: tuple[str, ...] | None, asked: _Asked, floor: float
 ) -> Attribution:
-    """Split two tables of request steps, resampling requests; a request on both sides is drawn for both at once."""
+    """Split two tables of request steps."""
     change = _Change((_side(before, step_time), _side(after, step_time)), asked, must_hold=bool(control))
     if any(side.error for side in change.sides):
         return _split(change)
@@ -358,124 +366,55 @@ def _of_frames(
     parts = pd.concat(both, ignore_index=True)
     keys = prompt_keys(parts)
     side = parts["_side"].to_numpy(dtype=np.int64)
-    ms, tokens = cols.step_ms(parts), cols.finite(cols.numeric(parts, "tokens"))
-    present = np.zeros((keys.prompts, 2), dtype=bool)
-    present[keys.codes, side] = True
     first = np.unique(cols.step_codes(parts) * 2 + side, return_index=True, return_inverse=True)
-    group, strata = _groups(present, seed)
-    groups = sum(strata)
-    own, lead = group[keys.codes], group[keys.codes[first[1][first[2].reshape(-1)]]]
-    few = (int(present[:, 0].sum()), int(present[:, 1].sum()))
-    made = _classes(change, parts, held, control is not None, step_time, (ms, tokens), side)
-    if made is not None:
-        logs = _at_equal_mix(made, side, own, lead, ms, tokens, np.ones((1, groups)))
-        ends = [float(logs[1][0, k] - logs[0][0, k]) for k in (0, 1)]
-        if all(math.isfinite(e) for e in ends):
-            change.equal, change.held = (ends[0], ends[1]), held
-        else:
-            change.equal_reason = f"the steps that have {_words(held)} in common have no step time, or no token count"
-    counts = [np.bincount(keys.codes[side == i], minlength=keys.prompts).astype(float) for i in (0, 1)]
-    lacking = [i for i in (0, 1) if effective(counts[i]) < 1.8]
-    if lacking:
-        said = " and ".join(f"{keys.distinct(few[i])} {('before', 'after')[i]}" for i in lacking)
-        change.reason = f"no intervals: {said}"
-        return _split(change)
-    weights = _weights(strata, resamples, seed)
-    raw = [_log_draws(weights, own, lead, ms, tokens, side == i, groups, step_time, change.sides[i]) for i in (0, 1)]
-    sizes = [effective(c) for c in counts]
-    change.stretch = _welch([step - token for step, token in raw], sizes, asked.level)
-    change.draws, change.interval_from = (raw[1][0] - raw[0][0], raw[1][1] - raw[0][1]), "requests"
-    if made is not None and change.equal is not None:
-        inside = made.cell >= 0
-        sizes = [effective(np.bincount(keys.codes[inside & (side == i)], minlength=keys.prompts).astype(float)) for i in (0, 1)]
-        if min(sizes) < 1.8:
+    _hold(change, parts, held, control is not None, step_time)
+    at = cols.time_us(parts)
+    run = np.unique(cols.numeric(parts, "run"), return_inverse=True)[1] if "run" in parts.columns else side
+    change.found = found = estimate_parts(
+        TwoSides(
+            side=side,
+            ms=cols.step_ms(parts),
+            tokens=cols.finite(cols.numeric(parts, "tokens")),
+            weight=np.ones(len(parts)),
+            owner=keys.codes,
+            lead=keys.codes[first[1][first[2].reshape(-1)]],
+            held={} if change.equal_reason or not change.mix_known else {n: cols.finite(cols.numeric(parts, n)) for n in held},
+            time_us=np.where(np.isfinite(at), np.nan_to_num(at), -1).astype(np.int64),
+            run=np.asarray(run, dtype=np.int64).reshape(-1),
+        ),
+        floor=floor,
+        median=step_time == "p50",
+    )
+    change.equal_reason = change.equal_reason or found.apart
+    if found.held:
+        shares = [f"{100 * used:.0f} %" for used in found.used]
+        change.notes.append(f"compared at equal {_words(held)}: {shares[0]} of the steps before and {shares[1]} of those after could be")
+        if found.alone_equal and not found.alone:
             change.notes.append(f"no intervals at equal {_words(held)}: only one prompt of a side is in what both sides have")
-        else:
-            logs = _at_equal_mix(made, side, own, lead, ms, tokens, weights)
-            spread = _welch([log[:, 0] - log[:, 1] for log in logs], sizes, asked.level)
-            away = (logs[1] - logs[0] - np.array(change.equal)) * spread / change.stretch
-            change.equal_draws = (away[:, 0], away[:, 1])
+    elif math.isfinite(found.used[0]):
+        change.equal_reason = f"the steps that have {_words(held)} in common have no step time, or no token count"
+    if found.alone:
+        few = [len(np.unique(keys.codes[side == i])) for i in (0, 1)]
+        said = " and ".join(f"{keys.distinct(few[i])} {('before', 'after')[i]}" for i in found.alone)
+        change.reason = f"no intervals: {said}"
+    elif found.speed.sure:
+        change.interval_from = "requests"
     return _split(change)
 
 
-def _classes(
-    change: _Change,
-    parts: pd.DataFrame,
-    held: tuple[str, ...],
-    given: bool,
-    step_time: str,
-    values: tuple[Floats, Floats],
-    side: Ints,
-) -> equal_mix.Classes | None:
-    """Put the rows into classes of equal values, or note why not."""
+def _hold(change: _Change, parts: pd.DataFrame, held: tuple[str, ...], given: bool, step_time: str) -> None:
+    """Note what is not held equal, and why."""
     if not held:
         change.mix_known = False
         change.notes.append("nothing is held equal, as asked" if given else f"no {_words(HELD)} in the rows, so the mix cannot be told")
-        return None
+        return
     if not given and len(held) < len(HELD):
         change.notes.append(f"{_words([n for n in HELD if n not in held])} is not known on both sides, and not held equal")
     missing = [name for name in held if name not in parts.columns]
     if missing:
         change.equal_reason = f"there is no column {missing[0]} to compare at equal values of"
-        return None
-    if step_time != "mean":
+    elif step_time != "mean":
         change.equal_reason = "medians are not compared at equal mix; step_time='mean' is"
-        return None
-    columns = [cols.finite(cols.numeric(parts, name)) for name in held]
-    made = equal_mix.classes(held, columns, side, np.isfinite(values[0]) | np.isfinite(values[1]))
-    if isinstance(made, str):
-        change.equal_reason = made
-        return None
-    shares = [f"{100 * used:.0f} %" for used in made.used]
-    change.notes.append(f"compared at equal {_words(held)}: {shares[0]} of the steps before and {shares[1]} of those after could be")
-    return made
-
-
-def _at_equal_mix(
-    made: equal_mix.Classes, side: Ints, own: Ints, lead: Ints, ms: Floats, tokens: Floats, weights: Floats
-) -> tuple[Floats, Floats]:
-    """Return for each side the logs of step time and of tokens per step at equal mix, a row a draw."""
-    mix = equal_mix.counts(made, side, own, np.isfinite(ms) | np.isfinite(tokens), weights)
-    step = equal_mix.log_means(made, mix, side, lead, ms, weights)
-    token = equal_mix.log_means(made, mix, side, own, tokens, weights)
-    return np.column_stack([step[:, 0], token[:, 0]]), np.column_stack([step[:, 1], token[:, 1]])
-
-
-def _groups(present: Bools, seed: int) -> tuple[Ints, list[int]]:
-    """Put prompts into the groups that are drawn: each its own, or random groups where one stratum has very many.
-
-    Strata are prompts that are on the one side, on the other, and on both. Returns the group of each prompt, and how many groups each
-    stratum has.
-    """
-    rng = np.random.default_rng(seed)
-    group = np.zeros(len(present), dtype=np.int64)
-    strata: list[int] = []
-    for kind in ((True, False), (False, True), (True, True)):
-        members = np.flatnonzero((present == np.array(kind)).all(axis=1))
-        if len(members):
-            size = min(len(members), MAX_GROUPS)
-            group[members] = sum(strata) + rng.permutation(len(members)) % size
-            strata.append(size)
-    return group, strata
-
-
-def _weights(strata: list[int], resamples: int, seed: int) -> Floats:
-    """Draw the groups of each stratum with replacement: how often each was drawn, a row a resample."""
-    rng = np.random.default_rng(seed)
-    return np.hstack([rng.multinomial(size, np.full(size, 1.0 / size), size=resamples).astype(float) for size in strata])
-
-
-def _welch(sides: list[Floats], groups: list[float], level: float) -> float:
-    """By how much the interval of a difference must be stretched for few requests: Welch's degrees of freedom."""
-    sizes = np.maximum(np.array(groups), 1.5)
-    spread = np.array([float(np.nanvar(side[np.isfinite(side)])) for side in sides]) * sizes / (sizes - 1)
-    total = float(spread.sum())
-    if not total > 0:
-        return widening(float(sizes.min()), level)
-    freedom = total**2 / float((np.square(spread) / (sizes - 1)).sum())
-    inflated = np.sqrt(total / float((spread * (sizes - 1) / sizes).sum()))
-    upper = 0.5 + level / 2
-    return float(stats.t.ppf(upper, max(freedom, 1.0)) / stats.norm.ppf(upper) * inflated)
 
 
 _NEEDED = (
@@ -488,40 +427,22 @@ _NEEDED = (
     "matched",
     "stream",
     "where",
+    "time",
     "time_us",
     "slot",
     "batch_size",
+    "run",
 )
 
 
-def _log_draws(
-    weights: Any, own: Ints, lead: Ints, ms: Floats, tokens: Floats, rows: Any, prompts: int, step_time: str, side: _Side
-) -> tuple[Floats, Floats]:
-    """Resample one side: logs of step time and of tokens per step, relative to their estimates."""
-    timed, counted = rows & np.isfinite(ms), rows & np.isfinite(tokens)
-    time_sums = weights @ sums_by(lead[timed], prompts, ms[timed], np.ones(int(timed.sum())))
-    token_sums = weights @ sums_by(own[counted], prompts, tokens[counted], np.ones(int(counted.sum())))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        if step_time == "mean":
-            log_ms = np.log(time_sums[:, 0] / time_sums[:, 1]) - math.log(side.ms)
-        else:
-            from ddtree_metrics.metrics.confidence import Resampler, quantile_draws
-
-            sampler = Resampler(weights, prompts, 0.9)
-            log_ms = np.log(quantile_draws(ms[timed], lead[timed], sampler, (0.5,))[:, 0]) - math.log(side.ms)
-        log_tokens = np.log(token_sums[:, 0] / token_sums[:, 1]) - math.log(side.tokens)
-    return log_ms, log_tokens
-
-
 def _split(change: _Change) -> Attribution:
-    """Make factors, shares and the verdict from both sides and the resampled errors of the changes."""
+    """Make factors, shares and the verdict from both sides and the estimated changes."""
     left, right = change.sides
     made: dict[str, Any] = dict.fromkeys((f.name for f in Attribution.__dataclass_fields__.values() if f.type == "float"), NAN)
     if left.error or right.error:
         words = [f"{name}: {side.error}" for name, side in (("before", left), ("after", right)) if side.error]
         lacking = str(left.error) if left.error == right.error else "; ".join(words)
         return Attribution(**made, verdict="cannot tell", reason=lacking, equal_reason=lacking)
-    step, tokens = math.log(right.ms / left.ms), math.log(right.tokens / left.tokens)
     made |= {
         "speed_before": 1000.0 * left.tokens / left.ms,
         "speed_after": 1000.0 * right.tokens / right.ms,
@@ -530,63 +451,34 @@ def _split(change: _Change) -> Attribution:
         "tokens_before": left.tokens,
         "tokens_after": right.tokens,
     }
-    parts = three_parts(step, tokens, *(change.equal or (step, tokens)))
-    centres = {"step_time_ratio": step, "tokens_ratio": tokens, "speed_ratio": tokens - step}
-    if change.equal is not None:
-        centres |= {"mix_ratio": parts.mix, "step_time_ratio_equal": change.equal[0], "tokens_ratio_equal": change.equal[1]}
+    found = change.found
+    parts = found.parts or Parts(0.0, -found.step.value, found.tokens.value)
+    estimates = {"step_time_ratio": found.step, "tokens_ratio": found.tokens, "speed_ratio": found.speed}
+    if found.held:
+        mix = Estimate(parts.mix, found.mix.se, found.mix.dof)
+        estimates |= {"mix_ratio": mix, "step_time_ratio_equal": found.step_equal, "tokens_ratio_equal": found.tokens_equal}
     elif not change.mix_known:
         made["mix_ratio"] = 1.0
-    made |= {name: math.exp(centre) for name, centre in centres.items()}
-    away = _errors(change)
-    _add_intervals(made, centres, away, change)
-    low, high = made["speed_ratio_low"], made["speed_ratio_high"]
-    unclear = "speed_ratio" in away and low <= 1.0 <= high
-    for name in centres:
-        if useless(made[name + "_low"], made[name + "_high"]) and math.isfinite(made[name + "_high"]):
-            made[name + "_low"] = made[name + "_high"] = NAN
+    for name, one in estimates.items():
+        ends = one.ratio(change.asked.level)
+        made[name] = math.exp(one.value)
+        if ends.low is None or ends.high is None:
+            continue
+        if useless(ends.low, ends.high):
             said = name.removesuffix("_equal").replace("_", " ") + (" at equal mix" if name.endswith("_equal") else "")
             change.notes.append(f"no interval of the {said}: too few requests, it would span a factor of 20")
-    verdict, reason = _verdict(parts, made, unclear, change)
-    if reason is None:
-        _add_shares(made, parts, away, change)
+        else:
+            made[name + "_low"], made[name + "_high"] = ends.low, ends.high
+    verdict, reason = _verdict(parts, made, change)
     return Attribution(
         **made,
         verdict=verdict,
-        interval_from=change.interval_from if away else None,
+        interval_from=change.interval_from,
         notes=tuple(change.notes),
         reason="; ".join(dict.fromkeys(r for r in (reason, change.reason) if r)) or None,
-        equal_of=change.held,
+        equal_of=found.held,
         equal_reason=change.equal_reason or (change.notes[0] if not change.mix_known else None),
     )
-
-
-def _errors(change: _Change) -> dict[str, Floats]:
-    """Return the resampled errors of every change, by the name of its ratio; empty where there are too few draws."""
-    if change.draws is None:
-        return {}
-    drawn = [*change.draws, *(change.equal_draws or ())]
-    ok = np.logical_and.reduce([np.isfinite(d) for d in drawn])
-    if np.count_nonzero(ok) < 50 <= np.count_nonzero(np.isfinite(drawn[0]) & np.isfinite(drawn[1])):
-        change.equal_draws = None
-        change.notes.append("no intervals at equal mix: too few requests")
-        return _errors(change)
-    if np.count_nonzero(ok) < 50:
-        change.reason = change.reason or "no intervals: too few requests"
-        return {}
-    step, tokens, *equal = (d[ok] * change.stretch for d in drawn)
-    made = {"step_time_ratio": step, "tokens_ratio": tokens, "speed_ratio": tokens - step}
-    if equal:
-        mix = (tokens - equal[1]) - (step - equal[0])
-        made |= {"mix_ratio": mix, "step_time_ratio_equal": equal[0], "tokens_ratio_equal": equal[1]}
-    return made
-
-
-def _add_intervals(made: dict[str, Any], centres: dict[str, float], away: dict[str, Floats], change: _Change) -> None:
-    """Add the interval of every ratio that has one."""
-    tail = [0.5 - change.asked.level / 2, 0.5 + change.asked.level / 2]
-    for name, errors in away.items():
-        low, high = np.quantile(centres[name] + errors, tail)
-        made[name + "_low"], made[name + "_high"] = math.exp(max(low, -700.0)), math.exp(min(high, 700.0))
 
 
 _RATIOS = {"mix": "mix_ratio", "step time": "step_time_ratio", "acceptance": "tokens_ratio"}
@@ -597,11 +489,11 @@ _VERDICTS = {("step time", "acceptance"): "both", NAMES: "all three"}
 
 def _ratio_of(name: str, change: _Change) -> str:
     """Return the name of the ratio behind a part."""
-    return _RATIOS[name] + ("_equal" if change.equal is not None and name != "mix" else "")
+    return _RATIOS[name] + ("_equal" if change.found.held and name != "mix" else "")
 
 
-def _verdict(parts: Parts, made: dict[str, Any], unclear: bool, change: _Change) -> tuple[str, str | None]:
-    """Return the verdict, and why there are no shares."""
+def _verdict(parts: Parts, made: dict[str, Any], change: _Change) -> tuple[str, str | None]:
+    """Add the shares; return the verdict, and why there are none."""
     least, total = change.asked.least, parts.total
     each = dict(zip(NAMES, (parts.mix, parts.step_time, parts.tokens), strict=True))
     if abs(total) < least:
@@ -609,7 +501,10 @@ def _verdict(parts: Parts, made: dict[str, Any], unclear: bool, change: _Change)
             moved = [("the mix" if n == "mix" else n) for n, p in each.items() if abs(p) > least / 2]
             change.notes.append(f"{', '.join(moved[:-1])} and {moved[-1]} {'both ' if len(moved) == 2 else ''}changed, and cancel")
         return "no change", f"speed changed by {100 * math.expm1(total):+.1f} %, less than {100 * change.asked.min_change:g} %"
-    if unclear:
+    found = change.found
+    errors = Errors(found.covariance, found.dof, found.speed.se) if found.covariance is not None else None
+    divided = divide(parts, errors, level=change.asked.level, seed=change.asked.seed, draws=change.asked.draws)
+    if divided.unclear or (errors is None and found.speed.sure and abs(total) <= found.speed.reach(change.asked.level)):
         for name, said in (("mix", "speed through the mix"), ("step time", "step time"), ("acceptance", "tokens per step")):
             key = _ratio_of(name, change)
             low, high = made[key + "_low"], made[key + "_high"]
@@ -617,40 +512,14 @@ def _verdict(parts: Parts, made: dict[str, Any], unclear: bool, change: _Change)
                 at = " at equal mix" if key.endswith("_equal") else ""
                 change.notes.append(f"{said}{at} by itself did change: x {made[key]:.3g} ({low:.3g} to {high:.3g})")
         return "cannot tell", "the interval of the change of speed contains no change"
-    if change.must_hold and change.equal is None:
+    if change.must_hold and not found.held:
         return "cannot tell", change.equal_reason
-    verdict = _VERDICTS.get(parts.named, " and ".join(parts.named))
-    against = []
-    for name in parts.against:
+    for name in divided.nothing:
         key = _ratio_of(name, change)
-        low, high = made[key + "_low"], made[key + "_high"]
-        leaves_open = bool(low <= 1.0 <= high)
-        if leaves_open and abs(each[name]) <= NEGLIGIBLE * abs(total):
-            change.notes.append(f"{name} is counted as nothing: x {made[key]:.3g} ({low:.3g} to {high:.3g})")
-        else:
-            against.append(worked_against(name, slower=total < 0, leaves_open=leaves_open))
-    change.notes += against
-    return verdict, "; ".join(against) or None
-
-
-def _add_shares(made: dict[str, Any], parts: Parts, away: dict[str, Floats], change: _Change) -> None:
-    """Add the shares and their intervals; what is next to nothing against the change counts as nothing."""
-    three = change.equal is not None
-    keys = ("share_mix", "share_step_time", "share_acceptance")[0 if three else 1 :]
-
-    def divided(each: Floats, total: Any) -> Floats:
-        with_it = np.maximum(each * np.sign(total), 0.0)
-        return np.asarray(with_it / np.maximum(with_it.sum(axis=0), 1e-300))
-
-    centre = np.array([parts.mix, parts.step_time, parts.tokens])
-    for key, share in zip(keys, divided(centre, parts.total)[-len(keys) :], strict=True):
-        made[key] = float(share)
-    names = ("mix_ratio", "step_time_ratio_equal", "tokens_ratio_equal") if three else ("step_time_ratio", "tokens_ratio")
-    if not all(name in away for name in names):
-        return
-    errors = np.stack([away[name] * (-1.0 if name.startswith("step") else 1.0) for name in names])
-    drawn = centre[-len(keys) :, None] + errors
-    drawn = drawn[:, np.sign(drawn.sum(axis=0)) == np.sign(parts.total)]
-    tail = [0.5 - change.asked.level / 2, 0.5 + change.asked.level / 2]
-    for key, ends in zip(keys, np.quantile(divided(drawn, parts.total), tail, axis=1).T, strict=True):
-        made[key + "_low"], made[key + "_high"] = float(ends[0]), float(ends[1])
+        change.notes.append(f"{name} is counted as nothing: x {made[key]:.3g} ({made[key + '_low']:.3g} to {made[key + '_high']:.3g})")
+    change.notes += divided.against
+    keys = ("share_mix", "share_step_time", "share_acceptance")
+    for key, share in list(zip(keys, divided.shares, strict=True))[0 if found.held else 1 :]:
+        made |= {key + end: NAN if x is None else x for end, x in (("", share.value), ("_low", share.low), ("_high", share.high))}
+    names = named(parts, errors)
+    return _VERDICTS.get(names, " and ".join(names)), divided.reason

@@ -14,11 +14,11 @@ class to a place that both sides share (regression standardisation), and never b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from ddtree_metrics.metrics.confounding import word
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
@@ -38,6 +38,9 @@ REACH = math.sqrt(3.0)
 
 WHOLE = 16
 """Whole numbers up to this one are classes of their own."""
+
+MOST = 1000
+"""More classes of a column than this are none that anybody has rows for."""
 
 ENDS = (0.02, 0.98)
 """Quantiles between which a side is said to have values."""
@@ -74,7 +77,15 @@ class Classes:
     used: tuple[float, float]
 
 
-def classes(names: tuple[str, ...], columns: list[Floats], side: Ints, rows: Bools) -> Classes | str:
+@dataclass(frozen=True, slots=True)
+class NoOverlap:
+    """Why two sides cannot be compared at equal values: in words, and in which column they have nothing in common."""
+
+    reason: str
+    name: str | None = None
+
+
+def classes(names: tuple[str, ...], columns: list[Floats], side: Ints, rows: Bools, most: int = MOST) -> Classes | NoOverlap:
     """Put rows into classes of about equal values.
 
     Parameters
@@ -87,11 +98,12 @@ def classes(names: tuple[str, ...], columns: list[Floats], side: Ints, rows: Boo
         0 before, 1 after.
     rows : ndarray of bool
         Rows that are of use.
+    most : int
+        Into so many classes a column is cut at the most; fewer are wider, and leave more to the slope inside them.
 
     Returns
     -------
-    Classes or str
-        Or why there are none: the quantity in which the sides do not overlap.
+    Classes or NoOverlap
     """
     inside = rows.copy()
     own: list[Ints] = []
@@ -101,14 +113,14 @@ def classes(names: tuple[str, ...], columns: list[Floats], side: Ints, rows: Boo
         known = inside & np.isfinite(values)
         if any(not (known & (side == i)).any() for i in (0, 1)):
             lacking = " and ".join(w for i, w in enumerate(("before", "after")) if not (known & (side == i)).any())
-            return f"{word(name)} is not known {lacking}" if (inside & rows).any() else "no row is of use on both sides"
-        made = _one_column(values, known, side)
+            return NoOverlap(f"{word(name)} is not known {lacking}" if (inside & rows).any() else "no row is of use on both sides")
+        made = _one_column(values, known, side, most)
         kept = [np.count_nonzero((made >= 0) & (side == i)) for i in (0, 1)]
         if any(kept[i] < max(1.0, FAIR * np.count_nonzero(known & (side == i))) for i in (0, 1)):
-            return _apart(name, values, known, side)
+            return NoOverlap(_apart(name, values, known, side), name)
         inside = known & (made >= 0)
         own.append(made)
-        if not _whole(values[known]):
+        if not _whole(values[known], most):
             wide.append(values)
             first = made if first is None else first
     joint = np.zeros(len(side), dtype=np.int64)
@@ -119,21 +131,21 @@ def classes(names: tuple[str, ...], columns: list[Floats], side: Ints, rows: Boo
     inside &= fair[joint]
     used = [int(np.count_nonzero(inside & (side == i))) / max(int(np.count_nonzero(rows & (side == i))), 1) for i in (0, 1)]
     if min(used) < FAIR / 2:
-        return f"hardly any {' and '.join(word(n) for n in names)} is common to the two sides"
+        return NoOverlap(f"hardly any {' and '.join(word(n) for n in names)} is common to the two sides", names[0])
     cell = np.full(len(side), -1, dtype=np.int64)
     cell[inside] = np.unique(joint[inside], return_inverse=True)[1].reshape(-1)
     return _placed(names, cell, side, wide, first, (used[0], used[1]))
 
 
-def _whole(values: Floats) -> bool:
-    """Tell whether a column has small whole numbers, which are classes of their own."""
-    return bool((values == np.round(values)).all() and values.max() <= WHOLE)
+def _whole(values: Floats, most: int) -> bool:
+    """Tell whether a column has small whole numbers, or a yes and a no, which are classes of their own."""
+    return bool((values == np.round(values)).all() and values.max() <= WHOLE and len(np.unique(values)) <= max(most, 2))
 
 
-def _one_column(values: Floats, known: Bools, side: Ints) -> Ints:
+def _one_column(values: Floats, known: Bools, side: Ints, most: int) -> Ints:
     """Give each row the number of its class in one column; -1 where it lies outside of what both sides have."""
     made = np.full(len(values), -1, dtype=np.int64)
-    if _whole(values[known]):
+    if _whole(values[known], most):
         distinct, codes = np.unique(values[known], return_inverse=True)
         both = np.logical_and(*[np.bincount(codes[side[known] == i], minlength=len(distinct)) > 0 for i in (0, 1)])
         made[known] = np.where(both[codes], codes, -1)
@@ -149,7 +161,7 @@ def _one_column(values: Floats, known: Bools, side: Ints) -> Ints:
     if positive.any():
         logs = np.log(values[positive])
         start, span = float(logs.min()), float(np.ptp(logs))
-        count = max(1, math.ceil(span / math.log(WIDTH) - 1e-9))
+        count = min(max(1, math.ceil(span / math.log(WIDTH) - 1e-9)), most)
         made[positive] = 1 + np.clip(np.floor((logs - start) / max(span, 1e-12) * count), 0, count - 1).astype(np.int64)
     return made
 
@@ -202,26 +214,57 @@ def _placed(names: tuple[str, ...], cell: Ints, side: Ints, wide: list[Floats], 
     return Classes(names, cell, count, away, level, scale, used)
 
 
-def counts(made: Classes, side: Ints, codes: Ints, rows: Bools, weights: Floats) -> Floats:
-    """Count the rows of each draw, side and class; shape (draws, 2, classes)."""
-    return _summed(made, side, codes, rows, weights, np.ones(len(side)))
-
-
-def log_means(made: Classes, mix: Floats, side: Ints, codes: Ints, values: Floats, weights: Floats) -> Floats:
-    """Return the logs of both sides' means at equal mix.
+class LeftOut:
+    """Sums of columns by side and class: of all rows first, and then without one part of the rows after the other.
 
     Parameters
     ----------
     made : Classes
         The classes.
+    side : ndarray of int
+        0 before, 1 after.
+    atom : ndarray of int
+        The finest part of the rows that each row is of: atoms are never cut.
+    partitions : sequence of ndarray of int
+        For each way to cut the atoms into parts, the part of each atom.
+    sizes : sequence of int
+        How many parts each has.
+    """
+
+    def __init__(self, made: Classes, side: Ints, atom: Ints, partitions: Sequence[Ints], sizes: Sequence[int]) -> None:
+        self.made = made
+        self.inside = np.flatnonzero(made.cell >= 0)
+        width = 2 * made.count
+        keys, self.place = np.unique(
+            atom[self.inside] * width + side[self.inside] * made.count + made.cell[self.inside], return_inverse=True
+        )
+        self.of, self.cell = keys // width, keys % width
+        self.partitions = list(zip(partitions, sizes, strict=True))
+
+    def __call__(self, column: Floats) -> Floats:
+        """Sum a column of all rows; shape (1 + parts of all partitions, 2, classes)."""
+        width = 2 * self.made.count
+        sums = np.bincount(self.place, column[self.inside], len(self.of))
+        whole = np.bincount(self.cell, sums, width)
+        out = [whole[None, :]]
+        for part, size in self.partitions:
+            out.append(whole[None, :] - np.bincount(part[self.of] * width + self.cell, sums, size * width).reshape(size, width))
+        return np.asarray(np.concatenate(out).reshape(-1, 2, self.made.count), dtype=float)
+
+
+def log_means(sums: LeftOut, mix: Floats, values: Floats, weight: Floats) -> Floats:
+    """Return the logs of both sides' means at equal mix.
+
+    Parameters
+    ----------
+    sums : LeftOut
+        How columns are summed.
     mix : ndarray, shape (draws, 2, classes)
-        How many rows each side has in each class, from `counts`.
-    side, codes : ndarray of int
-        Side of each row, and the group that is drawn with it.
+        What each side weighs in each class.
     values : ndarray of float
         What the mean is of; rows where it is NaN are left out.
-    weights : ndarray, shape (draws, groups)
-        How often each group was drawn.
+    weight : ndarray of float
+        What each row weighs.
 
     Returns
     -------
@@ -229,20 +272,23 @@ def log_means(made: Classes, mix: Floats, side: Ints, codes: Ints, values: Float
         NaN where a draw has no class that both sides have.
     """
     good = np.isfinite(values)
+    w, v = np.where(good, weight, 0.0), np.where(good, values, 0.0)
+    made = sums.made
 
-    def total(column: Any) -> Floats:
-        return _summed(made, side, codes, good, weights, column)
+    def total(column: Floats) -> Floats:
+        found, dust = sums(w * column), 1e-12 * float(np.abs(w * column).sum())  # what is left of a sum when all of it is taken away
+        return np.where(np.abs(found) > dust, found, 0.0)
 
-    number, size = total(np.ones(len(values))), made.away.shape[1]
+    number, size = total(np.ones(len(v))), made.away.shape[1]
     with np.errstate(invalid="ignore", divide="ignore"):
-        y = total(values)
+        y = total(v)
         mean = y / number
         if size:
-            mean = mean - _moved(made, total, number, y, values)
+            mean = mean - _moved(made, total, number, y, v)
         share = mix / mix.sum(axis=2, keepdims=True)
-        both: Any = np.isfinite(mean).all(axis=1) & (mix > 0).all(axis=1)
-        weight = np.where(both, share.sum(axis=1), 0.0)
-        found = (np.where(both[:, None, :], mean, 0.0) * weight[:, None, :]).sum(axis=2) / weight.sum(axis=1)[:, None]
+        both: Any = np.isfinite(mean).all(axis=1) & (mix > 0).all(axis=1) & (number > 0).all(axis=1)
+        count = np.where(both, share.sum(axis=1), 0.0)
+        found = (np.where(both[:, None, :], mean, 0.0) * count[:, None, :]).sum(axis=2) / count.sum(axis=1)[:, None]
         return np.asarray(np.where(found > 0, np.log(np.where(found > 0, found, 1.0)), np.nan))
 
 
@@ -256,22 +302,15 @@ def _moved(made: Classes, total: Any, number: Floats, y: Floats, values: Floats)
     for k in range(size):
         for j in range(k, size):
             xx[..., k, j] = xx[..., j, k] = total(made.away[:, k] * made.away[:, j]) - x[k] * x[j] / safe
-    # the slope on one step of context rests on all classes of that step, and on those of neighbouring steps with a quarter of their weight
+    # the slope on one step of context rests on all classes of that step, and on those of neighbouring steps with less weight
     steps, place = np.unique(made.level, return_inverse=True)
     near = 0.25 ** np.abs(made.level[:, None] - steps[None, :]) / np.square(made.scale[:, :1])
     deviation = np.sqrt(np.maximum(xx[..., range(size), range(size)], 0.0) / safe[..., None])
     xx[..., range(size), range(size)] += 1e-10 * number[..., None] * np.square(made.scale)  # no slope where values do not vary
     xy = np.einsum("dscx,cl->dslx", xy, near)
     xx = np.einsum("dscxz,cl->dslxz", xx, near)
-    slope = (np.linalg.pinv(xx, rcond=1e-9, hermitian=True) @ xy[..., None])[..., 0][:, :, place.reshape(-1), :]
+    unit = np.sqrt(xx[..., range(size), range(size)])
+    xx = xx / (unit[..., :, None] * unit[..., None, :]) + 1e-9 * np.eye(size)
+    slope = (np.linalg.solve(xx, (xy / unit)[..., None])[..., 0] / unit)[:, :, place.reshape(-1), :]
     apart = np.clip(np.stack(x, axis=-1) / safe[..., None], -REACH * deviation, REACH * deviation)
     return np.asarray((slope * apart).sum(axis=-1))
-
-
-def _summed(made: Classes, side: Ints, codes: Ints, rows: Bools, weights: Floats, column: Floats) -> Floats:
-    """Sum a column by draw, side and class."""
-    use = np.flatnonzero(rows & (made.cell >= 0))
-    table = sparse.coo_matrix(
-        (column[use], (codes[use], side[use] * made.count + made.cell[use])), shape=(weights.shape[1], 2 * made.count)
-    ).tocsr()
-    return np.asarray(weights @ table, dtype=float).reshape(len(weights), 2, made.count)

@@ -16,11 +16,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from scipy import stats
+
+from ddtree_metrics.metrics.doubt import Interval
+from ddtree_metrics.steps.frames import Floats
+
 MOSTLY = 0.8
 """A part that makes up this much of a change is named alone."""
 
 AGAINST = 0.005
 """A share below 0 by no more than this is not called a part that worked against the change."""
+
+NEGLIGIBLE = 0.1
+"""A part against the change counts as nothing if it is no more than this share of it and its interval holds none."""
 
 NAMES = ("mix", "step time", "acceptance")
 """What the three parts are called."""
@@ -130,6 +139,125 @@ def worked_against(name: str, *, slower: bool, leaves_open: bool = False) -> str
     what, up, down = _DID[name]
     did = f"{up} and made up for part of the slow-down" if slower else f"{down} and took part of the speed-up back"
     return f"by these estimates {what} {did} (the interval leaves it open)" if leaves_open else f"{what} {did}"
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """How sure the parts of a change are.
+
+    Attributes
+    ----------
+    covariance : ndarray of shape (3, 3)
+        Of the errors of the parts, in the order of ``NAMES``.
+    dof : int
+        Degrees of freedom.
+    total : float
+        Standard error of the whole change, as logged.
+    """
+
+    covariance: Floats
+    dof: int
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """The shares of a change, in the order of ``NAMES``; all unknown where they would mean nothing.
+
+    Attributes
+    ----------
+    shares : tuple of Interval
+        They add up to 1, and lie between 0 and 1.
+    reason : str or None
+        Why there are none.
+    against : tuple of str
+        Sentences of the parts that worked against the change.
+    nothing : tuple of str
+        Parts against it that are small and open, and count as nothing.
+    unclear : bool
+        Whether the data cannot tell that speed changed.
+    """
+
+    shares: tuple[Interval, Interval, Interval]
+    reason: str | None = None
+    against: tuple[str, ...] = ()
+    nothing: tuple[str, ...] = ()
+    unclear: bool = False
+
+
+def named(parts: Parts, errors: Errors | None) -> tuple[str, ...]:
+    """Name the parts that a change is put down to: the fewest that make up ``MOSTLY`` of it, as far as that is known.
+
+    Where the smallest of them is needed for that only within a standard error of its share, it is not named.
+    """
+    names = parts.named
+    if errors is None or len(names) < 2:
+        return names
+    each = np.array([parts.mix, parts.step_time, parts.tokens])
+    with_it = each * parts.total > 0
+    whole = float(each[with_it].sum())
+    least = min((NAMES.index(name) for name in names), key=lambda i: abs(each[i]))
+    gradient = -each[least] * with_it / whole**2
+    gradient[least] += 1.0 / whole
+    rest = float(sum(each[NAMES.index(name)] for name in names)) - float(each[least])
+    doubt = math.sqrt(max(float(gradient @ errors.covariance @ gradient), 0.0))
+    return tuple(name for name in names if name != NAMES[least]) if rest / whole + doubt >= MOSTLY else names
+
+
+UNKNOWN_SHARES = (Interval(unit="share"), Interval(unit="share"), Interval(unit="share"))
+
+
+def divide(parts: Parts, errors: Errors | None, *, level: float, seed: int = 0, draws: int = 4000) -> Divided:
+    """Divide a change of speed into shares.
+
+    Parameters
+    ----------
+    parts : Parts
+        The three parts.
+    errors : Errors or None
+        How sure they are; without them there are no intervals.
+    level : float
+        Level of the intervals.
+    seed, draws : int
+        Errors are drawn so often, from this start.
+
+    Returns
+    -------
+    Divided
+        Shares only where all parts go one way: a part that worked against the change has none, and the factors say what it did.
+    """
+    each, total = np.array([parts.mix, parts.step_time, parts.tokens]), parts.total
+    if total == 0:
+        return Divided(UNKNOWN_SHARES, "speed did not change")
+    times = float(stats.t.ppf(0.5 + level / 2, errors.dof)) if errors is not None else 0.0
+    if errors is not None and abs(total) <= times * errors.total:
+        return Divided(UNKNOWN_SHARES, "the interval of the change of speed contains no change", unclear=True)
+    against, nothing = [], []
+    for name in parts.against:
+        i = NAMES.index(name)
+        leaves_open = errors is not None and abs(each[i]) <= times * math.sqrt(errors.covariance[i, i])
+        if leaves_open and abs(each[i]) <= NEGLIGIBLE * abs(total):
+            nothing.append(name)
+        else:
+            against.append(worked_against(name, slower=total < 0, leaves_open=leaves_open))
+    if against:
+        return Divided(UNKNOWN_SHARES, "; ".join(against), tuple(against), tuple(nothing))
+
+    def divided(of: Floats) -> Floats:
+        with_it = np.maximum(of * np.sign(total), 0.0)
+        return np.asarray(with_it / np.maximum(with_it.sum(axis=0), 1e-300))
+
+    centre = divided(each)
+    if errors is None:
+        one, two, three = (Interval(float(c), unit="share") for c in centre)
+        return Divided((one, two, three), nothing=tuple(nothing))
+    values, axes = np.linalg.eigh(errors.covariance)
+    normal = np.random.default_rng(seed).standard_t(errors.dof, (3, draws))
+    drawn = each[:, None] + axes @ (np.sqrt(np.maximum(values, 0.0))[:, None] * normal)
+    drawn = drawn[:, np.sign(drawn.sum(axis=0)) == np.sign(total)]
+    low, high = np.quantile(divided(drawn), [0.5 - level / 2, 0.5 + level / 2], axis=1) if drawn.shape[1] > 1 else (centre, centre)
+    one, two, three = (Interval(float(c), float(min(a, c)), float(max(b, c)), "share") for c, a, b in zip(centre, low, high, strict=True))
+    return Divided((one, two, three), nothing=tuple(nothing))
 
 
 def counteracting(share: float | None, low: float | None = None, high: float | None = None, *, slower: bool = True) -> str | None:

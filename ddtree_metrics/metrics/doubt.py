@@ -8,12 +8,12 @@ differs from start to start, however many steps it has: contrasts of starts carr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from ddtree_metrics.diagnosis.result import Interval
 from ddtree_metrics.steps.frames import Floats, Ints
 
 BLOCKS_S = (15.0, 60.0, 240.0)
@@ -24,6 +24,29 @@ FEWEST_BLOCKS = 8
 
 START_FLOOR = 0.02
 """Standard deviation of the log of step time from one start of a server to the next when nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A number with its interval; ``low`` and ``high`` are None where there is no interval.
+
+    Attributes
+    ----------
+    value, low, high : float or None
+        The estimate and the ends of its interval; all None where it cannot be told.
+    unit : str
+        ``share`` for parts of 1, ``ratio`` for after / before, else the unit.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = "ratio"
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number at all."""
+        return self.value is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +93,31 @@ class Partitions:
         terms : int
             Parameters that were fitted.
         """
-        best, dof = 0.0, 1
-        for codes, size in zip(self.codes, self.sizes, strict=True):
-            if size < 2:
-                continue
-            sums = np.bincount(codes, score, size)
-            value = float((sums**2).sum()) * size / (size - 1)
-            # few parts may carry all of it: as many degrees of freedom as parts that count (Carter, Schnepel and Steigerwald, 2017)
-            share = np.bincount(codes, np.abs(score), size)
-            effective = float(share.sum()) ** 2 / max(float((share**2).sum()), 1e-300)
-            free = int(max(min(effective, size - 1.0), 1.0))
-            if value > best or dof == 1:
-                best, dof = max(value, best), max(free, 2)
-        return best, dof
+        return largest(
+            [np.asarray(np.bincount(codes, score, size), dtype=float) for codes, size in zip(self.codes, self.sizes, strict=True)]
+        )
+
+
+def largest(partitions: Sequence[Floats]) -> tuple[float, int]:
+    """Return the largest variance of a sum over several ways to cut it into independent parts, and its degrees of freedom.
+
+    Parameters
+    ----------
+    partitions : sequence of ndarray
+        What each part of a partition adds to the error of the estimate.
+    """
+    best, dof = 0.0, 1
+    for sums in partitions:
+        size = len(sums)
+        if size < 2:
+            continue
+        value = float((sums**2).sum()) * size / (size - 1)
+        # few parts may carry all of it: as many degrees of freedom as parts that count (Carter, Schnepel and Steigerwald, 2017)
+        effective = float(np.abs(sums).sum()) ** 2 / max(float((sums**2).sum()), 1e-300)
+        free = int(max(min(effective, size - 1.0), 1.0))
+        if value > best or dof == 1:
+            best, dof = max(value, best), max(free, 2)
+    return best, dof
 
 
 @dataclass(frozen=True, slots=True)
