@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddtree_metrics.dialects import DIALECTS
-from ddtree_metrics.steps.frames import plural
+from ddtree_metrics.layout import plural
 from ddtree_metrics.times import format_us
 
 if TYPE_CHECKING:

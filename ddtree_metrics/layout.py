@@ -67,3 +67,9 @@ def _placed(cell: str, size: int, left: bool) -> str:
     if len(cell) > size:
         cell = cell[: max(size - 1, 1)] + "…"
     return f"{cell:<{size}}" if left else f"{cell:>{size}}"
+
+
+def plural(count: int, word: str) -> str:
+    """Write a count with its noun: ``1 request``, ``2 requests``."""
+    several = word + ("es" if word.endswith(("ch", "s", "x")) else "s")
+    return f"{count:,} {word if count == 1 else several}"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddtree_metrics import metrics
-from ddtree_metrics.layout import TextLine, table
+from ddtree_metrics.layout import TextLine, plural, table
 from ddtree_metrics.steps import frames as columns
 from ddtree_metrics.steps.basis import Basis, Kind, basis_of, empty_like
 from ddtree_metrics.steps.basis_rows import PLAIN, PLAIN_IN_PART
@@ -174,7 +174,7 @@ def _bounds(steps: pd.DataFrame, events: pd.DataFrame, prefill: pd.DataFrame, *,
     if not n:
         return []
     mean, low, high = (float((known[name] * known["steps"]).sum()) / n for name in ("mean_ms", "low_ms", "high_ms"))
-    stretches = columns.plural(len(known), "stretch")
+    stretches = plural(len(known), "stretch")
     if burst:
         return [
             f"lines were written together, which says nothing of single steps; from flush to flush, over {n:.0f} steps in "

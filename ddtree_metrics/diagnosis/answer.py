@@ -14,9 +14,10 @@ import numpy as np
 
 from ddtree_metrics.diagnosis import phrases
 from ddtree_metrics.diagnosis.causes import label
-from ddtree_metrics.diagnosis.numerals import cut, number, plural, signed, times, tokens
+from ddtree_metrics.diagnosis.numerals import cut, number, signed, times, tokens
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, FlagChange, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.shares import NAMES, Parts
 from ddtree_metrics.steps.starts import NOT_SET, words_of
 from ddtree_metrics.times import short_span

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.diagnosis.numerals import plural
 from ddtree_metrics.errors import MetricError
+from ddtree_metrics.layout import plural
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools
 from ddtree_metrics.times import format_us, parse_window, parse_window_of_log

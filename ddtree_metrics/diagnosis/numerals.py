@@ -7,7 +7,6 @@ import re
 
 from ddtree_metrics.metrics.confidence import useless
 from ddtree_metrics.metrics.doubt import Interval
-from ddtree_metrics.steps.frames import plural as plural
 
 DUST = 5e-6
 """A smaller number is rounding of floating-point arithmetic, or too small to mean anything: it is written as 0."""

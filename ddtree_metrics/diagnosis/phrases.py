@@ -10,11 +10,12 @@ from typing import Any
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, Cause, label
 from ddtree_metrics.diagnosis.flags import Changed
 from ddtree_metrics.diagnosis.hypotheses import Named
-from ddtree_metrics.diagnosis.numerals import factor, number, plural, tokens
+from ddtree_metrics.diagnosis.numerals import factor, number, tokens
 from ddtree_metrics.diagnosis.observed import Seen
 from ddtree_metrics.diagnosis.reasons import Reason, Why
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison
 from ddtree_metrics.diagnosis.study import Effect
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.doubt import Interval
 from ddtree_metrics.steps.starts import NOT_SET
 from ddtree_metrics.times import format_us

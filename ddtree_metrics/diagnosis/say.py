@@ -15,7 +15,7 @@ from ddtree_metrics.diagnosis.breaks import Break
 from ddtree_metrics.diagnosis.causes import STEP, TOKENS, label
 from ddtree_metrics.diagnosis.flags import Changed
 from ddtree_metrics.diagnosis.hypotheses import Named
-from ddtree_metrics.diagnosis.numerals import factor, number, percent, plural
+from ddtree_metrics.diagnosis.numerals import factor, number, percent
 from ddtree_metrics.diagnosis.reasons import Why
 from ddtree_metrics.diagnosis.result import (
     CANNOT_TELL,
@@ -30,6 +30,7 @@ from ddtree_metrics.diagnosis.result import (
 from ddtree_metrics.diagnosis.scene import scene_of
 from ddtree_metrics.diagnosis.study import Findings, Study
 from ddtree_metrics.diagnosis.verdict import Compared, Verdict
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.doubt import Estimate, Interval
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.times import format_us

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from ddtree_metrics.diagnosis.answer import Answer, Part, answer, heads
 from ddtree_metrics.diagnosis.causes import label
-from ddtree_metrics.diagnosis.numerals import cut, cut_words, factor, number, percent_range, plural
+from ddtree_metrics.diagnosis.numerals import cut, cut_words, factor, number, percent_range
 from ddtree_metrics.diagnosis.phrases import factors, flag_name, joined
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
-from ddtree_metrics.layout import TextLine
+from ddtree_metrics.layout import TextLine, plural
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.steps.left_out import left_out
 

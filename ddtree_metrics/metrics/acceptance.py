@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.confidence import (
     Resampler,
     around,
@@ -252,7 +253,7 @@ def _from_lists(frame: pd.DataFrame) -> _Rows:
     if np.isfinite(drafts).any() and not commit_convention(frame, warn=False).bonus_in_commit:
         note = "whether the accepted drafts contain the root or the bonus token is not known: depths may be one too large"
     if wrong.any():
-        odd = f"{cols.plural(int(wrong.sum()), 'step')} left out: lists longer or shorter than the batch"
+        odd = f"{plural(int(wrong.sum()), 'step')} left out: lists longer or shorter than the batch"
         note = f"{note}; {odd}" if note else odd
     root = nodes_convention(frame).counts_root
     nodes = flat["nodes"] - 1 if root else flat["nodes"] if root is False else np.full(len(drafts), np.nan)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ddtree_metrics.layout import plural
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.decode_windows import decode_step_times
 from ddtree_metrics.steps.step_time import step_times
@@ -110,7 +111,7 @@ def compare_step_times(steps: pd.DataFrame, decode: pd.DataFrame, *, prefill: pd
     agree = bool(abs(ratio - 1.0) < 0.05)
     verb = "agree" if agree else "differ"
     sentence = (
-        f"Step lines and Decode lines {verb} over {cols.plural(len(frame), 'window')}: median step {own:.1f} ms and {stock:.1f} ms "
+        f"Step lines and Decode lines {verb} over {plural(len(frame), 'window')}: median step {own:.1f} ms and {stock:.1f} ms "
         f"({100 * (ratio - 1):+.1f} %)."
     )
     return StepTimeComparison(frame, len(frame), own, stock, ratio, low, high, agree, sentence)

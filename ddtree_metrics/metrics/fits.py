@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.errors import MetricError
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.choice import choose
 from ddtree_metrics.metrics.confidence import widening
 from ddtree_metrics.metrics.confounding import TOGETHER
@@ -373,7 +374,7 @@ def fit_step_time(
         elif not np.isfinite(steps.mean_context).any():
             why = "no step has a known context length"
         else:
-            why = f"{cols.plural(rows, 'step')} with both step time and context: too few for a fit"
+            why = f"{plural(rows, 'step')} with both step time and context: too few for a fit"
         return _nothing(why, rows)
     dropped: dict[str, str] = {}
     x, term = steps.mean_context[usable], "context_len"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.confidence import number
 from ddtree_metrics.steps import frames as cols
 
@@ -306,7 +307,7 @@ def check_sweep(sweep: pd.DataFrame, *, claimed: int | None = None, digits: tupl
         return SweepCheck(made, None, tuple(notes), f"The sweep contradicts itself: {reason}.", reason)
     weight = 1.0 / np.square(high - low)[usable]
     tokens = int(np.clip(np.round(np.average((rate * taken)[usable], weights=weight)), floor, ceiling))
-    sentence = f"Rate times time gives {span} tokens on {cols.plural(int(usable.sum()), 'row')}: a difference of {tokens}"
+    sentence = f"Rate times time gives {span} tokens on {plural(int(usable.sum()), 'row')}: a difference of {tokens}"
     if floor < ceiling:
         sentence += f" (rounding allows {floor} to {ceiling})"
     if claimed is not None and not floor <= claimed <= ceiling:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.choice import choose
 from ddtree_metrics.metrics.confidence import Resampler, around
 from ddtree_metrics.metrics.knees import SIDE, Knee, KneeRows, Profile, Within, find_knee, knee_size, level_variance, squared, within_jump
@@ -290,7 +291,7 @@ def _own(made: WindowKnee) -> str:
     """Say what the requests that cross it do."""
     if not made.crossing:
         return "no request passes it, so that it may be another kind of text"
-    count = cols.plural(made.crossing, "request")
+    count = plural(made.crossing, "request")
     if not np.isfinite(made.within_ratio):
         return f"{count} {'passes' if made.crossing == 1 else 'pass'} it, too little to say what they do there"
     between = f" ({made.within_low:.2f} to {made.within_high:.2f})" if np.isfinite(made.within_low) else ""

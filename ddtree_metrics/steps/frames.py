@@ -210,9 +210,3 @@ def step_codes(frame: pd.DataFrame) -> Ints:
         made = made.copy()
         made[null] = int(made.max(initial=0)) + 1 + np.arange(int(null.sum()))
     return made
-
-
-def plural(count: int, word: str) -> str:
-    """Write a count with its noun: ``1 request``, ``2 requests``."""
-    several = word + ("es" if word.endswith(("ch", "s", "x")) else "s")
-    return f"{count:,} {word if count == 1 else several}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtree_metrics.steps.frames import plural
+from ddtree_metrics.layout import plural
 
 _WHY = {
     "prefill_between": "a prefill ran in between",

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ddtree_metrics.layout import plural
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.basis import Basis, floats, microseconds
-from ddtree_metrics.steps.frames import Floats, plural
+from ddtree_metrics.steps.frames import Floats
 
 CACHED_SHARE = 0.5
 """A prompt with at least this share of its tokens from the prefix cache counts as cached."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ddtree_metrics.layout import plural
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Bools, Ints
 
@@ -58,7 +59,7 @@ class PromptKeys:
     def distinct(self, count: int) -> str:
         """Write a number of distinct prompts, ``at most 23 distinct prompts`` where the texts are not known."""
         sure = self.source == "prompt_id" or count < 2
-        return f"{'' if sure else 'at most '}{cols.plural(count, 'distinct prompt')}"
+        return f"{'' if sure else 'at most '}{plural(count, 'distinct prompt')}"
 
 
 def prompt_keys(request_steps: pd.DataFrame) -> PromptKeys:

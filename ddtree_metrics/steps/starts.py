@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ddtree_metrics.layout import plural
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.decode_windows import speculation_changes
-from ddtree_metrics.steps.frames import Bools, Floats, Ints, plural
+from ddtree_metrics.steps.frames import Bools, Floats, Ints
 from ddtree_metrics.steps.stream_ids import file_of
 from ddtree_metrics.times import format_us
 

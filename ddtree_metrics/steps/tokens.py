@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.errors import DDTreeWarning
+from ddtree_metrics.layout import plural
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.columns import whole_sum
 from ddtree_metrics.steps.conventions import Conventions
@@ -73,7 +74,7 @@ def commit_convention(steps: pd.DataFrame, *, warn: bool = True) -> CommitConven
     if one and none:
         if warn:
             warnings.warn(
-                f"commit lengths of two conventions: {cols.plural(one, 'sequence')} with commit = accepted + 1, {none:,} with "
+                f"commit lengths of two conventions: {plural(one, 'sequence')} with commit = accepted + 1, {none:,} with "
                 "commit = accepted; cut last steps, or two builds in one log",
                 DDTreeWarning,
                 stacklevel=2,
