@@ -56,15 +56,15 @@ def near(number: str, golden: str) -> bool:
 
 
 # truth-summary.json: 3.725 to 2.108 tokens a step, 108.9 to 114.7 ms (see test_diagnose_incidents.py), so
-# 1000 * 3.725 / 108.9 = 34.2 and 1000 * 2.108 / 114.7 = 18.4 tok/s, 18.4 / 34.2 - 1 = -46 %; ln(114.7 / 108.9) of ln(34.2 / 18.4) is
-# 8 %. Slopes of its fits: 25.5 to 29.6 ms for 1,000 tokens.
+# 1000 * 3.725 / 108.9 = 34.2 and 1000 * 2.108 / 114.7 = 18.4 tok/s, 18.4 / 34.2 - 1 = -46 %. The same prompts alone in
+# both runs: x 1.14 and x 0.587, and ln 1.14 of ln(1.14 / 0.587) is 20 %. Slopes of its fits: 25.5 to 29.6 ms for 1,000 tokens.
 A = {
     80: """
 sglang-tiny.service · 2026-11-29 15:17-15:20 UTC · 22 requests · 2 starts
 
 SLOWER SINCE THE RESTART AT 15:19:17    34.3 → 18.4 tok/s a request (-46 %)
-  tokens/step    3.72 → 2.11    ~91 % of it
-  step time       109 → 115 ms    ~9 %
+  tokens/step    3.72 → 2.11    ~80 % of it  × 0.587 at equal mix
+  step time       109 → 115 ms  ~20 %        × 1.14 at equal mix
   likely cause   --speculative-draft-model-path a-draft-v1 → a-draft-v2
   not the cause  --reasoning-parser → qwen3 (same restart; it acts after a step
                  is over)
@@ -80,8 +80,8 @@ sglang-tiny · 2026-11-29 15:17-15:20 UTC · 22 requests · 2
 starts
 SLOWER SINCE THE RESTART AT 15:19:17
   34.3 → 18.4 tok/s a request (-46 %)
-  tokens/step    3.72 → 2.11    ~91 % of it
-  step time       109 → 115 ms    ~9 %
+  tokens/step    3.72 → 2.11    ~80 % of it
+  step time       109 → 115 ms  ~20 %
   likely cause   --speculative-draft-model-path a-draft-v1 →
                  a-draft-v2
   not the cause  --reasoning-parser → qwen3 (same restart;
@@ -98,8 +98,8 @@ Next: restart with the old draft model only; send the same
 sglang-tiny.service · 2026-11-29 15:17-15:20 UTC · 22 requests · 2 starts
 
 SLOWER SINCE THE RESTART AT 15:19:17    34.3 → 18.4 tok/s a request (-46 %)
-  tokens/step    3.72 → 2.11    ~91 % of it
-  step time       109 → 115 ms    ~9 %
+  tokens/step    3.72 → 2.11    ~80 % of it  × 0.587 at equal mix
+  step time       109 → 115 ms  ~20 %        × 1.14 at equal mix
   likely cause   --speculative-draft-model-path a-draft-v1 → a-draft-v2
   not the cause  --reasoning-parser → qwen3 (same restart; it acts after a step is over)
 Also, load and no regression:

@@ -18,7 +18,7 @@ from ddtree_metrics.diagnosis.numerals import cut, number, signed, times, tokens
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, FlagChange, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
 from ddtree_metrics.layout import plural
-from ddtree_metrics.metrics.shares import NAMES, Parts
+from ddtree_metrics.metrics.shares import NAMES
 from ddtree_metrics.steps.starts import NOT_SET, words_of
 from ddtree_metrics.times import short_span
 
@@ -251,7 +251,7 @@ def _parts(d: Diagnosis, main: Comparison) -> list[Part]:
     made = []
     if "mix" in shares:
         made.append(Part("mix", share=shares["mix"], note=f"{_held(main)} of the requests, the server as before"))
-    at_equal = "mix" in shares
+    at_equal = main.share_mix.known or "mix" in shares
     if step:
         note = f"{times(main.step_time_ratio_equal.value)} at equal mix" if at_equal else _slope_note(d, main)
         made.append(Part("step time", *step, unit=" ms", share=shares.get("step time", ""), note=note))
@@ -274,23 +274,20 @@ def _held(c: Comparison) -> str:
 
 
 def _shares(c: Comparison) -> dict[str, str]:
-    """Return the shares of a change, in per cent where no part worked against it, else as factors; with the mix where it did something."""
-    mix = c.mix_ratio.value
+    """Return the shares of a change as the comparison has them; where there are none since parts worked against each other, the factors."""
     if c.direction == "unchanged" or c.speed_ratio.value is None:
         return {}
-    if mix is not None and abs(math.log(mix)) > MIX_COUNTS and c.step_time_ratio_equal.value and c.tokens_ratio_equal.value:
-        parts = Parts(math.log(mix), -math.log(c.step_time_ratio_equal.value), math.log(c.tokens_ratio_equal.value))
-        named = dict(zip(NAMES, parts.shares(), strict=True))
-    elif c.step_time_ratio.value and c.tokens_ratio.value:
-        parts = Parts(0.0, -math.log(c.step_time_ratio.value), math.log(c.tokens_ratio.value))
-        named = dict(zip(NAMES, parts.shares(), strict=True))
-        del named["mix"]
-    else:
+    known = zip(NAMES, (c.share_mix.value, c.share_step_time.value, c.share_acceptance.value), strict=True)
+    found = {name: share for name, share in known if share is not None and (name != "mix" or share >= 0.005)}
+    if found:
+        return {name: f"{round(100 * share)} %" for name, share in found.items()}
+    mix, equal = c.mix_ratio.value, bool(c.step_time_ratio_equal.value and c.tokens_ratio_equal.value)
+    step, per = (c.step_time_ratio_equal, c.tokens_ratio_equal) if equal else (c.step_time_ratio, c.tokens_ratio)
+    if not step.value or not per.value:
         return {}
-    if parts.one_way:
-        return {name: f"{round(100 * share)} %" for name, share in named.items()}
-    factors = dict(zip(NAMES, parts.factors, strict=True))
-    return {name: f"speed {times(factors[name])}" for name in named}
+    made = {"mix": mix} if equal and mix is not None and abs(math.log(mix)) > MIX_COUNTS else {}
+    made |= {"step time": 1 / step.value, "acceptance": per.value}
+    return {name: f"speed {times(factor)}" for name, factor in made.items()}
 
 
 def _slope_note(d: Diagnosis, main: Comparison) -> str:
