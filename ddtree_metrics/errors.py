@@ -26,7 +26,6 @@ A message says what, where and what to do, in one sentence. Programs read the at
 
 from __future__ import annotations
 
-EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3

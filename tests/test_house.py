@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ddtree_metrics"
@@ -43,3 +44,24 @@ def test_no_module_takes_a_private_name_of_another() -> None:
     ]
 
     assert taken == []
+
+
+def test_no_function_class_or_constant_of_a_module_is_unused() -> None:
+    texts = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi"), *(PACKAGE.parent / "docs").glob("*.md"), PACKAGE.parent / "README.md"]
+    words = Counter(word for path in texts for word in re.findall(r"\w+", re.sub(r'"\w+"', "", path.read_text(encoding="utf-8"))))
+    defined = [
+        (name, str(path.relative_to(PACKAGE)))
+        for path, tree in MODULES.items()
+        for node in tree.body
+        for name in _names(node)
+        if not name.startswith("__")
+    ]
+
+    assert [f"{place}: {name}" for name, place in defined if words[name] == 1] == []
+
+
+def _names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]

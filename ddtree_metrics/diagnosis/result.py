@@ -26,8 +26,6 @@ CANNOT_TELL = "cannot tell"
 
 KINDS = ("step_time", "acceptance", "both", "mix", "between_steps", "nothing", "cannot_tell")
 
-DIRECTIONS = ("slower", "faster", "unchanged", "mixed", "cannot_tell")
-
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:

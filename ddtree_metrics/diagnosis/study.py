@@ -755,9 +755,4 @@ def _open_context(made: Findings) -> None:
         effect.reasons = (replace(reason, kind=kind, numbers={**reason.numbers, "other": effect.cause.term}),)
 
 
-def interval_of(speed: Estimate, level: float) -> Interval:
-    """Return a log of speed as a ratio with its interval."""
-    return speed.ratio(level)
-
-
-__all__ = ["BETWEEN", "Effect", "Findings", "Steps", "Study", "Tokens", "interval_of", "study"]
+__all__ = ["BETWEEN", "Effect", "Findings", "Steps", "Study", "Tokens", "study"]

@@ -16,8 +16,6 @@ from ddtree_metrics.records import RequestStep
 from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.tables import flat_lists
 
-COPIED = ("time", "host", "boot_id", "unit", "dp_rank", "where", "budget", "step_us", "step_why")
-
 Floats = npt.NDArray[np.float64]
 
 

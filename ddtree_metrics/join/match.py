@@ -54,7 +54,6 @@ class Result:
     matched: Matched
     offset: Offset
     flags: dict[int, set[str]]
-    no_steps: int = 0
     without_stream: int = 0
 
 
@@ -163,11 +162,10 @@ def _attempt(s: StepColumns, a: Asked, side: OtherLines, tol: Tolerance, offset:
     allotted, lost = _allot(s, a, side, tol, flags)
     pieces: list[tuple[Any, ...]] = []
     ends: dict[int, tuple[int, int]] = {}
-    missed = 0
     for run, which in zip(s.runs, allotted, strict=True):
-        missed += _match_run(s, a, run, which, side, tol, pieces, ends, flags, policy)
+        _match_run(s, a, run, which, side, tol, pieces, ends, flags, policy)
     matched = lay_out(s, a, _pieces(pieces, ends), flags, tol)
-    return Result(matched, offset, flags, missed, lost)
+    return Result(matched, offset, flags, lost)
 
 
 def _pieces(parts: list[tuple[Any, ...]], ends: dict[int, tuple[int, int]]) -> SegmentArrays:
@@ -248,10 +246,10 @@ def _match_run(
     ends: dict[int, tuple[int, int]],
     flags: dict[int, set[str]],
     policy: str,
-) -> int:
+) -> None:
     """Match one run: first those alone, then the stretches between them."""
     if run.end <= run.begin:
-        return 0
+        return
     # a coarse clock does not tell where a request begins: there the batch is followed from line to line
     alone, begin, end = match_alone(s, a, run, which[:0] if tol.coarse_us else which, tol)
     if len(alone):
@@ -269,7 +267,7 @@ def _match_run(
     edge = np.flatnonzero(np.diff(np.concatenate([[False], free])))
     stretches = edge.reshape(-1, 2) + run.begin
     if not len(stretches):
-        return len(rest)
+        return
     retracted = np.concatenate([side.retracted.get(run.stream, np.zeros(0, np.int64)), side.retracted_anywhere])
     retracted.sort()
     none = np.zeros(0, np.int64)
@@ -292,7 +290,6 @@ def _match_run(
         ends.update(f.ends)
         for r, own in f.flags.items():
             flags.setdefault(r, set()).update(own)
-    return len(rest) - len(joined)
 
 
 def _near(rest: Ints, entry: Ints, until: Ints, lo: int, hi: int, tol: Tolerance) -> Ints:

@@ -188,7 +188,6 @@ DURATIONS = ("ttft", "e2e")
 COUNTS = (*(c.name for c in columns(RequestFacts) if c.kind == "int"), "dp_rank")
 MEASURES = tuple(c.name for c in columns(Request) if c.kind == "float")
 _UNITS = {"s": 1e6, "sec": 1e6, "secs": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
-_UNIT_END = re.compile(r"^(.*?)(?:_|\s)?[\(\[]?\b(s|sec|secs|seconds|ms|us|ns)[\)\]]?$")
 _BY_NAME = {name: column for column, names in ACCEPTED.items() for name in names}
 
 RELATIVE_BEFORE_S = 1e8

@@ -22,7 +22,6 @@ ANSI = re.compile(_ESCAPES)
 ANSI_TEXT = re.compile(_ESCAPES.decode("ascii"))
 
 _BREAKS = "[\\r\\n\\x00]+"
-BREAK = re.compile(rb"[\r\n\x00]+")
 
 
 def strip_ansi(text: str) -> str:
