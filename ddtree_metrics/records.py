@@ -317,3 +317,8 @@ TABLES: dict[str, type] = {
     "request_steps": RequestStep,
 }
 """The record class of each table."""
+
+
+def table_of(record: type) -> str:
+    """Return the table of a record class."""
+    return next(name for name, known in TABLES.items() if known is record)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from ddtree_metrics.cli.dead_ends import end_if_nothing
 from ddtree_metrics.cli.near import NearChoice
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
+from ddtree_metrics.cli.pictures import PICTURES, Subject
 
-KINDS = ("overview", "step-time", "tokens", "speed", "survival", "distribution", "throughput", "attribution", "budget")
 AXES = {"context": "context_len", "prompt": "prompt_len", "generated": "generated_len"}
 
 EXAMPLES = """
@@ -26,7 +25,7 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @input_options
 @click.option("-o", "--output", metavar="FILE", required=True, help="Ending in .png, .svg or .pdf.")
-@click.option("--kind", type=NearChoice(KINDS), default="overview", show_default=True, help="Which picture.")
+@click.option("--kind", type=NearChoice(list(PICTURES)), default="overview", show_default=True, help="Which picture.")
 @click.option("--by", type=click.Choice(list(AXES)), default="context", show_default=True, help="What lies on the x axis of a curve.")
 @click.option("--bench", metavar="FILE", help="Lay a measured sweep of 'ddtree-logs bench' over the curve.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
@@ -45,26 +44,8 @@ def plot(source: Input, output: str, kind: str, by: str, bench: str | None, forc
     facts = gather(log, sweep)
     curve = facts.curve if by == "context" else metrics.by_context(facts.rows, by=AXES[by])
     fit = facts.fit if by == "context" else None
-    drawn: dict[str, Any] = {
-        "overview": lambda: plots.plot_overview(curve, fit=fit, sweep=facts.sweep),
-        "step-time": lambda: plots.plot_step_time(curve, fit=fit, sweep=facts.sweep),
-        "tokens": lambda: plots.plot_tokens_per_step(curve, sweep=facts.sweep),
-        "speed": lambda: plots.plot_speed(curve, sweep=facts.sweep),
-        "survival": lambda: plots.plot_survival(facts.acceptance),
-        "distribution": lambda: plots.plot_step_time_distribution(facts.once),
-        "throughput": lambda: plots.plot_throughput(facts.steps, events=log.events),
-        "attribution": lambda: plots.plot_attribution(_attribution(log)),
-        "budget": lambda: plots.plot_budget(metrics.by_budget(facts.rows)),
-    }
-    written = plots.save_figure(drawn[kind](), Path(output), force=force)
+    drawn = PICTURES[kind](plots, Subject(log, facts, curve, fit))
+    written = plots.save_figure(drawn, Path(output), force=force)
     say_notes(log.coverage)
     say(f"wrote {written}")
     fail_if_damaged(log.coverage)
-
-
-def _attribution(log: Any) -> Any:
-    """Split the slow-down that the diagnosis rests on."""
-    from ddtree_metrics.diagnosis import diagnose
-
-    found = diagnose(log)
-    return found.comparisons[0] if found.comparisons else None

@@ -16,7 +16,7 @@ from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED
 from ddtree_metrics.diagnosis.step_model import BEND, StepModel, fit_steps
 from ddtree_metrics.diagnosis.token_model import TokenModel, fit_tokens, halves, likelihood, linear
 from ddtree_metrics.metrics.confounding import APART
-from ddtree_metrics.metrics.doubt import Estimate, Interval, Partitions
+from ddtree_metrics.metrics.doubt import Estimate, Partitions
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 

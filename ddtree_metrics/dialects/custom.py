@@ -14,7 +14,7 @@ from typing import Any
 
 from ddtree_metrics.dialects.base import REASONS, Counts, Dialect, Field, Line, Sample
 from ddtree_metrics.errors import UnknownDialect
-from ddtree_metrics.records import TABLES
+from ddtree_metrics.records import TABLES, table_of
 from ddtree_metrics.schema import columns
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -214,7 +214,7 @@ def check_sample(dialect: Dialect, line: Line, sample: Sample) -> str | None:
     from ddtree_metrics.dialects.engine import Parser
 
     batch = bare_lines([sample.text])
-    table = next(name for name, record in TABLES.items() if record is line.record)
+    table = table_of(line.record)
     for fast in (True, False):
         parser = Parser([dialect], on_error="skip", fast=fast)
         found = parser.feed(batch).tables

@@ -34,11 +34,9 @@ from ddtree_metrics.dialects.shapes import RowsRead, Shapes
 from ddtree_metrics.dialects.stamps import NO_HEAD, STAMP, Head, Heads, read_head, read_heads
 from ddtree_metrics.dialects.tallies import BrokenLines, QuotedLines, example_of
 from ddtree_metrics.errors import BrokenLine
-from ddtree_metrics.records import TABLES as RECORDS
-from ddtree_metrics.records import RequestLine
+from ddtree_metrics.records import TABLES, RequestLine, table_of
 
 FEW = 32
-_NAMES = {record: name for name, record in RECORDS.items()}
 _HEAD_BYTES = 96
 _OPEN, _CLOSE, _BLANK = 91, 93, 32
 
@@ -108,7 +106,7 @@ class Parser:
         self._clock = assemble.RowTimes(tz)
         self._fast = fast
         self._kinds = [
-            _LineKind(d, line, _NAMES[line.record], Shapes(line), re.compile(line.whole_pattern, re.A | re.S) if line.pattern else None)
+            _LineKind(d, line, table_of(line.record), Shapes(line), re.compile(line.whole_pattern, re.A | re.S) if line.pattern else None)
             for d in self.dialects
             for line in d.lines
         ]
@@ -148,7 +146,7 @@ class Parser:
         made = Parsed()
         self._clock.localize(batch, [p for parts in job.parts.values() for p in parts])
         for table, parts in job.parts.items():
-            rows, made.tables[table] = assemble.table(RECORDS[table], parts, batch, self._clock)
+            rows, made.tables[table] = assemble.table(TABLES[table], parts, batch, self._clock)
             made.line[table] = rows + self.lines
         self.lines += len(text)
         return made
@@ -191,7 +189,7 @@ class _Batch:
             for row in self._candidates(refused, locator.mentions):
                 self._one(int(row))
         for table, found in self._slow.items():
-            self.parts.setdefault(table, []).append(assemble.from_rows(RECORDS[table], found))
+            self.parts.setdefault(table, []).append(assemble.from_rows(TABLES[table], found))
 
     def _each(self, rows: Ints) -> None:
         """Find out where the message begins in each line; those of pairs are then read together."""
