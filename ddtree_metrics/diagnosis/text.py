@@ -14,7 +14,6 @@ from ddtree_metrics.diagnosis.phrases import factors, flag_name, joined
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
 from ddtree_metrics.layout import TextLine, plural
-from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.steps.left_out import left_out
 
 SCREEN = 16
@@ -272,13 +271,12 @@ def _comparison(d: Diagnosis, c: Comparison, width: int) -> Iterator[TextLine]:
         for name, before, after, ratio in rows:
             yield from _lines(f"{name}: {before} → {after}", width, "  ", "    ")
             yield from _lines(ratio, width, "    ", "    ")
-    step = c.share_step_time
-    if step.known:
-        told = f"step time {percent_range(step)}, tokens/step {percent_range(c.share_acceptance)}"
-        slower = c.speed_ratio.value is None or c.speed_ratio.value < 1
-        against = counteracting(step.value, step.low, step.high, slower=slower)
-        whole = "step time" if step.value is not None and step.value > 1 else "tokens/step"
-        yield from _lines(f"of the change: {f'{whole} explains all of it; {against}' if against else told}", width, "  ", "    ")
+    if c.share_step_time.known:
+        mix = f"mix of requests {percent_range(c.share_mix)}, " if c.share_mix.known else ""
+        told = f"{mix}step time {percent_range(c.share_step_time)}, tokens/step {percent_range(c.share_acceptance)}"
+        yield from _lines(f"of the change: {told}", width, "  ", "    ")
+    elif c.shares_reason:
+        yield from _lines(c.shares_reason, width, "  ", "    ")
     if c.speed_ratio.known and c.step_time_ratio.known and c.tokens_ratio.known:
         yield from _lines(factors(c), width, "  ", "    ")
     if c.speed_ratio_equal.known:
