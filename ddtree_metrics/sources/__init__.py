@@ -212,8 +212,8 @@ def open_journal(
 
     Notes
     -----
-    libsystemd maps the files. A journal file that somebody cuts short while it is read kills the process (SIGBUS); journald
-    itself never does that. Copy a file first if something else may.
+    libsystemd maps the files, and a file that somebody cuts short while it is read kills whoever maps it (SIGBUS). So a process of its own
+    reads them; if it is killed, that is damage, and what came before is kept.
     """
     from ddtree_metrics.sources.journal import JournalSource
 

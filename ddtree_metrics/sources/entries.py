@@ -44,6 +44,12 @@ class EntryRows:
         self.pending: dict[Any, list[Any]] = {}
         self.items: list[Item] = []
         self.left_out = False
+        self.spoiled: set[tuple[int, int]] = set()
+        """Clocks of entries that are not as they were written, and must not be taken."""
+        self.met = 0
+        """Entries that came, whether taken or not."""
+        self.unread = 0
+        """Entries that could not be read."""
         self._made = False
         self._marks: list[int] = []
 

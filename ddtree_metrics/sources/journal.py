@@ -1,7 +1,7 @@
 """The systemd journal: live, a folder, files, a namespace.
 
-Two ways lead to the same lines: systemd-python's low-level calls (here), and a ``journalctl`` pipe (``journalctl.py``) for machines
-without it. This module is the only one that imports ``systemd``.
+Two ways lead to the same lines: systemd-python's low-level calls (``journal_process.py``), and a ``journalctl`` pipe (``journalctl.py``)
+for machines without it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import shutil
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from ddtree_metrics.errors import DDTreeWarning, SourceDamaged, SourceDenied, SourceError, SourceNotFound, SourceUnsupported
-from ddtree_metrics.sources import BATCH_LINES, JournalPlace, Selection, SourceStats, journal_files
+from ddtree_metrics.sources import JournalPlace, Selection, SourceStats, journal_files
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import shown
 from ddtree_metrics.sources.entries import EntryRows
+from ddtree_metrics.sources.journal_check import JournalCheck, check
 from ddtree_metrics.sources.journal_files import GROUPS, REMEDY
-from ddtree_metrics.sources.matching import Group, Matcher
-from ddtree_metrics.sources.survey import survey
+from ddtree_metrics.sources.journal_process import LowLevel, ReaderKilled
+from ddtree_metrics.sources.matching import Entrance, Matcher
 from ddtree_metrics.sources.twins import Twins
 from ddtree_metrics.sources.wanted import Wanted
 from ddtree_metrics.times import Window
@@ -30,22 +32,11 @@ from ddtree_metrics.times import Window
 APT_SYSTEMD = "apt-get install -y --no-install-recommends gcc libc6-dev pkg-config libsystemd-dev python3-dev"
 FASTER = f"systemd-python reads a journal several times faster than journalctl does: {APT_SYSTEMD}; pip install 'ddtree-metrics[journal]'"
 
-LONG_LINE = 49_152
-"""journald's usual LineMax: only messages at least as long can be pieces, unless the journal shows shorter ones."""
-
 DAY = 86_400_000_000
 SMALL = 1_000_000
 """Entries that are read through from the first one, whatever the window: a second of work at most."""
-SURVEY_MAX = 2 << 30
+CHECK_MAX = 2 << 30
 """Bytes of journal files that are looked at for damage beforehand; larger journals are not."""
-
-
-class Entrance(NamedTuple):
-    """What both ways to read need to know: files by name, groups of matches (any group may hold, all of its terms must), where to begin."""
-
-    files: tuple[str, ...]
-    groups: tuple[Group, ...]
-    since_us: int | None
 
 
 class Backend(Protocol):
@@ -61,172 +52,6 @@ class Backend(Protocol):
         """Read the matching entries into rows, and yield batches of them."""
 
 
-class LowLevel:
-    """systemd-python, its inherited low-level calls only: ``for entry in Reader`` is seven times slower."""
-
-    def __init__(self) -> None:
-        self._reader, why = _find_reader()
-        if self._reader is None:
-            raise SourceUnsupported(why)
-
-    def _open(self, files: tuple[str, ...]) -> Any:
-        assert self._reader is not None
-        reader = self._reader(files=list(files))
-        reader.data_threshold = 0
-        return reader
-
-    def check(self, path: str) -> OSError | None:
-        """Open one file alone, to see whether it can be read."""
-        try:
-            self._open((path,)).close()
-        except OSError as error:
-            return error
-        return None
-
-    def unique(self, files: tuple[str, ...], name: str) -> set[str]:
-        """Return the values that a field has in the files."""
-        reader = self._open(files)
-        try:
-            found = self._reader.__mro__[1].query_unique(reader, name)
-            return {v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in found}
-        finally:
-            reader.close()
-
-    def boots(self, files: tuple[str, ...]) -> list[str]:
-        """Return the boots in the files, oldest first."""
-        made = []
-        for boot in self.unique(files, "_BOOT_ID"):
-            reader = self._open(files)
-            try:
-                reader.add_match(f"_BOOT_ID={boot}")
-                reader.seek_head()
-                if reader._next():
-                    made.append((reader._get_realtime(), boot))
-            finally:
-                reader.close()
-        return [boot for _, boot in sorted(made)]
-
-    def count(self, files: tuple[str, ...], match: str) -> int:
-        """Count the entries with a match."""
-        reader = self._open(files)
-        try:
-            reader.add_match(match)
-            reader.seek_head()
-            count, following = 0, reader._next
-            while following():
-                count += 1
-            return count
-        finally:
-            reader.close()
-
-    def batches(self, place: Entrance, rows: EntryRows) -> Iterator[pa.RecordBatch]:
-        """Read the matching entries into rows, and yield batches of them."""
-        reader = self._open(place.files)
-        try:
-            short = self._shortest_piece(place)
-            _match(reader, place.groups)
-            if place.since_us is None:
-                reader.seek_head()
-            else:
-                reader.seek_realtime(int(place.since_us))
-            yield from _read(reader, rows, short)
-        finally:
-            reader.close()
-
-    def _shortest_piece(self, place: Entrance) -> int:
-        """Find how long the messages are that journald cut, so that only these are asked whether they go on."""
-        if "line-max" not in self.unique(place.files, "_LINE_BREAK"):
-            return LONG_LINE
-        reader = self._open(place.files)
-        try:
-            reader.add_match("_LINE_BREAK=line-max")
-            reader.seek_head()
-            shortest = LONG_LINE
-            while reader._next():
-                try:
-                    shortest = min(shortest, len(reader._get("MESSAGE")))
-                except (KeyError, OSError):
-                    shortest = 0
-            return shortest
-        finally:
-            reader.close()
-
-
-def _match(reader: Any, groups: tuple[Group, ...]) -> None:
-    for at, group in enumerate(groups):
-        if at:
-            reader.add_disjunction()
-        for term in group:
-            reader.add_match(term)
-
-
-def _read(reader: Any, rows: EntryRows, short: int) -> Iterator[pa.RecordBatch]:
-    """Take entries, the usual ones (a line of a stdout stream) by four calls each, all others by all their fields."""
-    following, get, realtime, monotonic = reader._next, reader._get, reader._get_realtime, reader._get_monotonic
-    cursor, whole = reader._get_cursor, reader._get_all
-    known: dict[Any, int] = {}
-    generation = rows.generation
-    (low, high), stats = rows.window.bounds, rows.stats  # a call of contains would cost every entry a twentieth
-    unread = 0
-    items = rows.items
-    append = items.append
-    while True:
-        try:
-            if not following():
-                break
-            time = realtime()
-            # Both bounds, on every entry: after a step of the clock the entries are not in the order of their times.
-            if time < low or time >= high:
-                rows.left_out = True
-                continue
-            mono, boot = monotonic()
-            try:
-                stream, message = get("_STREAM_ID"), get("MESSAGE")
-                key = (stream, get("_PID"), boot)
-            except KeyError:
-                rows.take(whole(), time, mono, "journal:" + cursor(), boot.hex())
-            else:
-                writer = known.get(key)
-                if writer is None:
-                    writer = known[key] = rows.writer(f.context(whole(), boot.hex()))
-                if rows.pending or len(message) >= short:
-                    entry = whole()
-                    rows.piece(f.piece_key(entry), f.goes_on(entry), time, mono, "journal:" + cursor(), writer, message)
-                else:
-                    if rows.left_out:
-                        rows.resume()
-                    append((time, mono, "journal:" + cursor(), writer, message))
-        except OSError as error:
-            if error.errno in (
-                errno.EBADMSG,
-                errno.EPROTONOSUPPORT,
-                errno.ENODATA,
-                errno.EADDRNOTAVAIL,
-                errno.E2BIG,
-                errno.ENOENT,
-                errno.EIO,
-            ):
-                unread += 1  # this entry cannot be read; the next one perhaps
-                if unread > 100_000:
-                    break
-                continue
-            raise
-        if len(items) >= BATCH_LINES:
-            batch = rows.batch()
-            if generation != rows.generation:
-                known.clear()
-                generation = rows.generation
-            if batch is not None:
-                yield batch
-    if unread:
-        stats.damaged.append(
-            f"{unread} entries of the journal cannot be read (damaged); the others were read: {REMEDY[journal_files.DAMAGED]}"
-        )
-    rows.finish()
-    if (batch := rows.batch()) is not None:
-        yield batch
-
-
 _LOW_LEVEL = (
     "_next",
     "_get",
@@ -240,26 +65,26 @@ _LOW_LEVEL = (
 )
 
 
-def _find_reader() -> tuple[Any, str]:
-    """Return systemd-python's Reader, or why there is none."""
+def _why_no_reader() -> str:
+    """Say why systemd-python cannot be used; empty if it can."""
     try:
         import systemd
     except ImportError:
-        return None, f"systemd-python is not installed. {FASTER}"
+        return f"systemd-python is not installed. {FASTER}"
     try:
         from systemd import journal
     except ImportError:
-        return None, (
+        return (
             f"the module 'systemd' ({getattr(systemd, '__file__', '?')}) is another package with the same name (PyPI: systemd, which is "
             f"cysystemd, or python-systemd); uninstall it and install systemd-python. {FASTER}"
         )
     reader = getattr(journal, "Reader", None)
     if reader is None or not all(hasattr(reader, name) for name in _LOW_LEVEL):
-        return None, (
+        return (
             f"the package 'systemd' ({getattr(journal, '__file__', '?')}) is not systemd-python, or a release before 234 ("
             f"beware of the PyPI packages 'systemd' and 'python-systemd'). {FASTER}"
         )
-    return reader, ""
+    return ""
 
 
 def find_backend(name: str | None, stats: SourceStats) -> Any:
@@ -267,13 +92,13 @@ def find_backend(name: str | None, stats: SourceStats) -> Any:
     from ddtree_metrics.sources.journalctl import Pipe
 
     if name == "systemd":
-        return LowLevel()
+        return LowLevel(_why_no_reader())
     if name == "journalctl":
         return Pipe()
     if name is not None:
         raise SourceUnsupported(f"no way to read a journal is called {name!r}; there are 'systemd' and 'journalctl'")
     try:
-        return LowLevel()
+        return LowLevel(_why_no_reader())
     except SourceUnsupported as error:
         if shutil.which("journalctl") is None:
             raise SourceUnsupported(
@@ -336,14 +161,11 @@ class JournalSource:
         """Ask libsystemd to open the files; leave out, and name, those that it cannot open though their headers look well."""
         if not isinstance(self._backend, LowLevel) or not found.good:
             return
-        try:
-            self._backend._open(tuple(h.path for h in found.good)).close()
+        if self._backend.check(tuple(h.path for h in found.good)) is None:
             return
-        except OSError:
-            pass
         kept = []
         for header in found.good:
-            error = self._backend.check(header.path)
+            error = self._backend.check((header.path,))
             if error is None:
                 kept.append(header)
             elif error.errno == errno.EPROTONOSUPPORT:
@@ -357,28 +179,34 @@ class JournalSource:
                 found.bad.append((journal_files.DAMAGED, header.path, f"{shown(header.path)}: is damaged ({error.strerror})"))
         found.good[:] = kept
 
-    def _survey(self) -> bool:
-        """Look for damage in the files that may hold something of the window; say whether their entries are in the order of their times."""
+    def _checks(self) -> list[JournalCheck] | None:
+        """Look for damage in the files that may hold something of the window; ``None`` if they are too large to be looked at."""
         low, high = self._window.since_us, self._window.until_us
         some = [
             h
             for h in self._headers
             if (low is None or max(h.first_us, h.last_us) >= low - DAY) and (high is None or min(h.first_us, h.last_us) < high + DAY)
         ]
-        if sum(h.size for h in some) > SURVEY_MAX:
-            return True
-        ordered = True
+        if sum(h.size for h in some) > CHECK_MAX:
+            self.stats.notes.append(
+                f"the journal files are larger than {CHECK_MAX >> 30} GiB together, so they were not checked for damage"
+            )
+            return None
+        made = []
         for header in some:
-            found = survey(header)
+            found = check(header, self._groups, self._window)
             if found is None:
                 continue
-            ordered &= found.ordered
+            made.append(found)
             if found.bad:
-                name = self._names.get(header.path, shown(header.path))
                 self.stats.damaged.append(
-                    f"{name}: {found.bad} of {found.entries} entries are damaged; the others were read: {REMEDY[journal_files.DAMAGED]}"
+                    f"{self._shown(header)}: {found.bad} of {found.entries} entries are damaged; the others were read: "
+                    f"{REMEDY[journal_files.DAMAGED]}"
                 )
-        return ordered
+        return made
+
+    def _shown(self, header: journal_files.Header) -> str:
+        return self._names.get(header.path, shown(header.path))
 
     def _since(self, ordered: bool) -> int | None:
         """Say where to begin: at ``since``, unless the clock may have been set; then at the beginning, for no entry to be missed.
@@ -399,16 +227,45 @@ class JournalSource:
             return
         rows = EntryRows(self.stats, self._window)
         rows.wanted = self._wanted
-        ordered = self._survey()
+        checks = self._checks()
+        ordered = checks is None or all(c.ordered for c in checks)
+        for found in checks or ():
+            rows.spoiled |= found.spoiled
         twins = Twins(self._headers, self.stats)
         try:
             for batch in self._backend.batches(Entrance(self._files, self._groups, self._since(ordered)), rows):
                 once = twins.feed(batch)
                 if once.num_rows:
                     yield once
-            twins.tell()
+        except ReaderKilled as error:
+            self.stats.damaged.append(f"{self._of_whom()}: reading stopped after {rows.met} entries, for {error.strerror}; read it again")
+            if not rows.met:
+                raise SourceDamaged(f"{self.name}: {error.strerror}; read it again") from None
+            return
         except OSError as error:
             raise SourceDamaged(f"{self.name}: reading stopped: {error}; {REMEDY[journal_files.DAMAGED]}") from error
+        finally:
+            twins.tell()
+        self._tell_missing(rows, checks, twins.count)
+
+    def _of_whom(self) -> str:
+        """Name the files that are shorter than their headers say by now, or all of them."""
+        again = journal_files.Files()
+        for header in self._headers:
+            again.add(header.path, self._shown(header))
+        return "; ".join(text for _, _, text in again.bad) or self.name
+
+    def _tell_missing(self, rows: EntryRows, checks: list[JournalCheck] | None, twice: int) -> None:
+        """Name what was not read though the files hold it: their indexes are damaged, or their entries."""
+        missing = rows.unread
+        if checks:
+            missing = max(missing, len(np.unique(np.concatenate([c.keys for c in checks]))) - (rows.met - twice))
+        if missing > 0:
+            entries = "1 entry" if missing == 1 else f"{missing} entries"
+            self.stats.damaged.append(
+                f"{self.name}: {entries} cannot be read (damaged, or not to be found by a damaged index); the others were read: "
+                f"{REMEDY[journal_files.DAMAGED]}"
+            )
 
 
 def _title(place: JournalPlace) -> str:

@@ -83,7 +83,8 @@ class Files:
         """Look at a file's header."""
         shown = shown or printable(path)
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            mode = os.stat(path).st_mode  # noqa: PTH116
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 self.bad.append((DAMAGED, path, f"{shown}: is no regular file"))
                 return
             with open(path, "rb") as file:  # noqa: PTH123

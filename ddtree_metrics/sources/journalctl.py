@@ -18,7 +18,7 @@ from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.export_format import ExportParser
 
 if TYPE_CHECKING:
-    from ddtree_metrics.sources.journal import Entrance
+    from ddtree_metrics.sources.matching import Entrance
 
 _READ = 1 << 20
 
@@ -117,6 +117,9 @@ def _read(pipe: BinaryIO, rows: EntryRows) -> Iterator[pa.RecordBatch]:
 def _take(rows: EntryRows, entry: dict[str, f.Value]) -> None:
     time = f.number(f.first(entry, "__REALTIME_TIMESTAMP"), f.TIME_MAX)
     mono = f.number(f.first(entry, "__MONOTONIC_TIMESTAMP"), 2**63)
+    if time is not None and mono is not None and (time, mono) in rows.spoiled:
+        return
+    rows.met += rows.within(time)
     rows.take(entry, time, mono, f"journal:{f.text(entry, '__CURSOR')}")
 
 

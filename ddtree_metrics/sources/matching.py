@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ddtree_metrics.errors import SourceNotFound
 from ddtree_metrics.sources import Selection, SourceStats
@@ -13,6 +13,15 @@ from ddtree_metrics.sources import journal_fields as f
 
 Group = tuple[str, ...]
 """Terms ``FIELD=value`` that must all hold."""
+
+
+class Entrance(NamedTuple):
+    """What both ways to read need to know: files by name, groups of matches (any group may hold, all of its terms must), where to begin."""
+
+    files: tuple[str, ...]
+    groups: tuple[Group, ...]
+    since_us: int | None
+
 
 _LOST = f"MESSAGE_ID={f.SUPPRESSED.decode()}"
 _HEX = re.compile(r"[0-9a-f]{8,32}")
