@@ -14,8 +14,8 @@ import pandas as pd
 from ddtree_metrics import metrics
 from ddtree_metrics.layout import TextLine, plural, table
 from ddtree_metrics.steps import frames as columns
-from ddtree_metrics.steps.basis import Basis, Kind, basis_of, empty_like
-from ddtree_metrics.steps.basis_rows import PLAIN, PLAIN_IN_PART
+from ddtree_metrics.steps.basis import Basis, Kind, empty_like
+from ddtree_metrics.steps.basis_rows import PLAIN, PLAIN_IN_PART, basis_of
 from ddtree_metrics.steps.left_out import left_out
 from ddtree_metrics.steps.starts import names_of
 

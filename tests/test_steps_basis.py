@@ -16,7 +16,8 @@ from ddtree_metrics import metrics
 from ddtree_metrics.diagnosis import diagnose
 from ddtree_metrics.diagnosis.assembly import basis_of as basis_of_the_diagnosis
 from ddtree_metrics.report.facts import gather
-from ddtree_metrics.steps.basis import Basis, Kind, basis_of
+from ddtree_metrics.steps.basis import Basis, Kind
+from ddtree_metrics.steps.basis_rows import basis_of
 from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows
 from ddtree_metrics.summary import SummaryLine, format_summary, summarise
 from tests import captures

@@ -25,7 +25,8 @@ from ddtree_metrics.diagnosis.study import Findings, Study, study
 from ddtree_metrics.diagnosis.verdict import Compared
 from ddtree_metrics.errors import MetricError
 from ddtree_metrics.metrics.doubt import START_FLOOR, Estimate
-from ddtree_metrics.steps.basis import Basis, basis_of, empty_like, floats
+from ddtree_metrics.steps.basis import Basis, empty_like, floats
+from ddtree_metrics.steps.basis_rows import basis_of
 from ddtree_metrics.steps.frames import Bools, Ints
 from ddtree_metrics.steps.starts import Start
 

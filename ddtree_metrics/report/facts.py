@@ -12,8 +12,8 @@ import pandas as pd
 from ddtree_metrics import metrics
 from ddtree_metrics.memory import give_back
 from ddtree_metrics.steps import frames as columns
-from ddtree_metrics.steps.basis import Kind, basis_of
-from ddtree_metrics.steps.basis_rows import LONG
+from ddtree_metrics.steps.basis import Kind
+from ddtree_metrics.steps.basis_rows import LONG, basis_of
 
 if TYPE_CHECKING:
     from ddtree_metrics.log import Log

@@ -266,31 +266,6 @@ def _named(codes: npt.NDArray[Any], names: npt.NDArray[Any]) -> npt.NDArray[np.o
     return np.array([*names, None], dtype=object)[codes]
 
 
-def basis_of(log: Any) -> Basis:
-    """Return the rows that the numbers of a log rest on.
-
-    DDTree lines are taken where there are any; else stock ``Decode batch`` lines, each as one step where they are logged every step, else
-    as a window; else the requests of a server that prints no more than one block of lines for each. Requests of the server itself
-    (warm-ups, health checks) are left out and counted.
-
-    Parameters
-    ----------
-    log : Log
-        Or anything with its frames; a ``Log`` makes them once.
-
-    Returns
-    -------
-    Basis
-        To add notes and counts to; the arrays are shared and not to be changed.
-    """
-    kept = getattr(log, "basis", None)
-    if isinstance(kept, Basis):
-        return kept.copy()
-    from ddtree_metrics.steps.basis_rows import build
-
-    return build(log)
-
-
 def floats(frame: pd.DataFrame, name: str) -> Floats:
     """Return a column as floats; NaN where it is null, missing, infinite or no number."""
     return cols.finite(cols.numeric(frame, name))

@@ -42,6 +42,29 @@ PLAIN = "decoding is without speculation: no line has an accept length, and a st
 PLAIN_IN_PART = "in part of the log decoding is without speculation: there no line has an accept length, and a step is one token"
 
 
+def basis_of(log: Any) -> Basis:
+    """Return the rows that the numbers of a log rest on.
+
+    DDTree lines are taken where there are any; else stock ``Decode batch`` lines, each as one step where they are logged every step, else
+    as a window; else the requests of a server that prints no more than one block of lines for each. Requests of the server itself
+    (warm-ups, health checks) are left out and counted.
+
+    Parameters
+    ----------
+    log : Log
+        Or anything with its frames; a ``Log`` makes them once.
+
+    Returns
+    -------
+    Basis
+        To add notes and counts to; the arrays are shared and not to be changed.
+    """
+    kept = getattr(log, "basis", None)
+    if isinstance(kept, Basis):
+        return kept.copy()
+    return build(log)
+
+
 def build(log: Any) -> Basis:
     """Make the basis of a log; see ``basis_of``."""
     heads, decode = _step_heads(log), empty_like(log, "decode")
