@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from ddtree_metrics import tables as _tables
 from ddtree_metrics.errors import OutputError
 from ddtree_metrics.reading import LINE_TABLES, Readable
 from ddtree_metrics.records import TABLES
-from ddtree_metrics.tables.atomic import make_folder
+from ddtree_metrics.tables.atomic import make_folder, swept, told
 from ddtree_metrics.tables.datasets import DatasetWriter
 from ddtree_metrics.tables.writers import FileWriter, open_writer
 
@@ -133,8 +132,8 @@ def export(
             writer.abort()
         for folder in reversed(folders):
             with contextlib.suppress(OSError):
-                for stray in folder.glob(".*.partial"):  # of a writer that was interrupted while it was made
-                    stray.unlink()
+                with swept(folder):  # a writer may have been interrupted while it was made
+                    pass
                 folder.rmdir()
         raise
     for part in kept.values():
@@ -160,10 +159,13 @@ class _Kept:
         if folder is None:
             self.parts.append(batch)
             return
-        if self.file is None:
-            self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by table or close
-            self.stream = pa.ipc.new_stream(self.file, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
-        self.stream.write_batch(batch)
+        try:
+            if self.file is None:
+                self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by table or close
+                self.stream = pa.ipc.new_stream(self.file, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+            self.stream.write_batch(batch)
+        except OSError as error:
+            raise told(error, f"a passing file in {folder}") from error
 
     def table(self) -> pa.Table:
         """Return all rows."""
@@ -177,7 +179,8 @@ class _Kept:
     def close(self) -> None:
         """Let go of the file."""
         if self.file is not None:
-            self.file.close()
+            with contextlib.suppress(OSError):  # what it still holds may find no room
+                self.file.close()
             self.file = None
 
 
@@ -210,16 +213,22 @@ def export_dataset(
     if not chosen:
         raise OutputError(f"a dataset holds tables of lines: {', '.join(LINE_TABLES)}", usage=True)
     made = Written(paths=[Path(root)])
-    with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(
-                DatasetWriter(root, TABLES[name], partition, source=source or "lines", metadata=lambda: metadata_of(reading))
-            )
-            for name in chosen
-        }
+    writers: dict[str, DatasetWriter] = {}
+    try:
+        for name in chosen:
+            writers[name] = DatasetWriter(root, TABLES[name], partition, source=source or "lines", metadata=lambda: metadata_of(reading))
         for tables in reading:
             for name, batch in tables.items():
                 if name in writers:
                     writers[name].write(batch)
+        # all are complete before the first is moved into its place
+        for writer in writers.values():
+            writer.finish()
+        for writer in writers.values():
+            writer.commit()
+    except BaseException:
+        for writer in writers.values():
+            writer.abort()
+        raise
     made.rows = {name: writer.rows for name, writer in writers.items()}
     return made

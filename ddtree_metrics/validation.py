@@ -90,6 +90,8 @@ def printable(text: str) -> str:
     Returns
     -------
     str
-        Line ends and tabs as blanks, each other such character as U+FFFD.
+        Line ends, tabs and other blanks as blanks, each other such character as U+FFFD.
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " if c in "\n\r\t" else "\ufffd" for c in text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() and c not in "\x1c\x1d\x1e\x1f\x85\u2028\u2029" else "\ufffd" for c in text)

@@ -11,11 +11,12 @@ import os
 import signal
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from ddtree_metrics import __version__
+from ddtree_metrics.cli.screen import write
 from ddtree_metrics.errors import DDTreeError, DDTreeWarning
 
 # The order in which ``--help`` lists them: the way a user goes.
@@ -45,6 +46,8 @@ Exit codes: 0 done, also where no metric line was found; 1 another error; 2 usag
 4 it may not be read; 5 this machine cannot read it; 6 part was damaged, what was good was exported.
 """
 
+TRACEBACK = "DDTREE_LOGS_TRACEBACK"
+"""The environment variable with which an error that nobody expected shows its traceback."""
 OWN_PROCESS = "own process"
 """``ctx.obj`` where a command has the process to itself."""
 
@@ -93,17 +96,54 @@ class Commands(click.Group):
             warnings.simplefilter("always", DDTreeWarning)
             warnings.showwarning = _say_warning
             try:
-                return super().invoke(ctx)
+                made = super().invoke(ctx)
+                sys.stdout.flush()
+                return made
             except DDTreeError as error:
-                click.echo(f"ddtree-logs: {error}", err=True)
-                ctx.exit(error.exit_code)
+                _give_up(ctx, str(error), error.exit_code)
             except BrokenPipeError:
-                # The reader of stdout has gone, `head` for one. Python would complain once more when it flushes at exit.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                # The reader of stdout has gone, `head` for one.
+                _let_go_of(sys.stdout)
                 ctx.exit(141)  # as the shell says of a program that SIGPIPE ended
             except KeyboardInterrupt:
-                click.echo("ddtree-logs: interrupted; nothing half-written was left", err=True)
-                ctx.exit(130)
+                _give_up(ctx, "interrupted; nothing half-written was left", 130)
+            except (click.ClickException, click.exceptions.Exit, click.Abort):
+                raise
+            except Exception as error:
+                if os.environ.get(TRACEBACK):
+                    raise
+                _give_up(ctx, _unexpected(error), 1)
+
+
+def _give_up(ctx: click.Context, why: str, code: int) -> NoReturn:
+    """Say in one sentence what went wrong, and end; where stdout or stderr cannot take it any more, that is no news."""
+    with contextlib.suppress(OSError, DDTreeError):
+        write(f"ddtree-logs: {why}", err=True)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            _let_go_of(stream)
+    ctx.exit(code)
+
+
+def _let_go_of(stream: Any) -> None:
+    """Have what a stream still holds go nowhere; Python would complain once more when it flushes at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _unexpected(error: Exception) -> str:
+    """Say what no part of the library has put into words: the system's refusal, or a fault of this program."""
+    from ddtree_metrics.dialects.secrets import redact
+    from ddtree_metrics.tables.atomic import why_not
+
+    if isinstance(error, OSError):
+        return f"cannot go on{f' with {error.filename}' if error.filename else ''}: {why_not(error)}"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; narrow what is read with --since, --until or --unit"
+    what = redact(" ".join(f"{type(error).__name__}: {error}".split()))[:200]
+    return f"this should not have happened ({what}); run it again with {TRACEBACK}=1 to see where, and report it"
 
 
 def _end(number: int, frame: Any) -> None:
@@ -115,7 +155,7 @@ def _say_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
 ) -> None:
     if issubclass(category, DDTreeWarning):
-        click.echo(f"ddtree-logs: warning: {message}", err=True)
+        write(f"ddtree-logs: warning: {message}", err=True)
 
 
 @click.command(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ddtree_metrics.cli.screen import write
 from ddtree_metrics.errors import EXIT_ERROR, BenchError
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def bench(ctx: click.Context, /, url: str, **options: Any) -> None:
         plan = _plan(options)
         prompts = _prompts(options)
         if options["dry_run"]:
-            click.echo(_plan_text(url, plan, prompts, ctx), nl=False)
+            write(_plan_text(url, plan, prompts, ctx), nl=False)
             return
         sweep = _measure(url, plan, prompts, options["api_key"])
     comparison = compare(baseline, sweep, options["tolerance"]) if baseline else None
@@ -286,7 +287,7 @@ def _show(sweep: Sweep, comparison: SweepComparison | None, options: dict[str, A
         click.echo(sweep.plain() if options["plain"] else sweep.table(), nl=False)
         if comparison and not options["plain"]:
             click.echo()
-            click.echo(comparison.table(), nl=False)
+            write(comparison.table(), nl=False)
     version = sweep.server.get("version")
     say = [f"{sweep.model or 'model unnamed'} at {sweep.url} ({sweep.server.get('kind', 'unknown')}{f' {version}' if version else ''})"]
     say.append(f"prompt: {sweep.prompt}")
@@ -300,7 +301,7 @@ def _show(sweep: Sweep, comparison: SweepComparison | None, options: dict[str, A
         say += [f"{v.ctx_req}: {v.verdict}: {v.reason}" for v in comparison.verdicts if v.reason]
         say.append(comparison.sentence)
     for line in say:
-        click.echo(line, err=True)
+        write(line, err=True)
 
 
 def _write(sweep: Sweep, options: dict[str, Any]) -> None:
@@ -321,7 +322,7 @@ def _write(sweep: Sweep, options: dict[str, Any]) -> None:
 def _end(ctx: click.Context, sweep: Sweep, comparison: SweepComparison | None, *, interrupted: bool) -> None:
     """Choose the exit code: interrupted, slower, not measured, done."""
     if interrupted:
-        click.echo("ddtree-logs: interrupted; what was measured until then is above", err=True)
+        write("ddtree-logs: interrupted; what was measured until then is above", err=True)
         ctx.exit(INTERRUPTED)
     wrong = [f"{p.ctx_req} tokens: {p.reason}" for p in sweep.unmeasured]
     if comparison and comparison.regressions:
@@ -329,8 +330,8 @@ def _end(ctx: click.Context, sweep: Sweep, comparison: SweepComparison | None, *
             f"{v.ctx_req} tokens: {v.before:.1f} -> {v.now:.1f} tok/s ({100 * ((v.ratio or 0) - 1):+.1f} %)" for v in comparison.regressions
         )
         for line in wrong:
-            click.echo(f"ddtree-logs: cannot be measured: {line}", err=True)
-        click.echo(f"ddtree-logs: slower than the baseline beyond {100 * comparison.tolerance:g} %: {slower}", err=True)
+            write(f"ddtree-logs: cannot be measured: {line}", err=True)
+        write(f"ddtree-logs: slower than the baseline beyond {100 * comparison.tolerance:g} %: {slower}", err=True)
         ctx.exit(EXIT_ERROR)
     if wrong:
         raise BenchError(f"{len(wrong)} of {len(sweep.points)} context lengths cannot be measured: {'; '.join(wrong)}")

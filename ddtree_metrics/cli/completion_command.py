@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from ddtree_metrics.cli.screen import write
+
 EXAMPLES = """
 \b
 Examples:
@@ -21,4 +23,4 @@ def completion(shell: str) -> None:
 
     cls = get_completion_class(shell)
     assert cls is not None
-    click.echo(cls(main, {}, "ddtree-logs", "_DDTREE_LOGS_COMPLETE").source())
+    write(cls(main, {}, "ddtree-logs", "_DDTREE_LOGS_COMPLETE").source())

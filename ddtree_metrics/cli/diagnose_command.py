@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -66,7 +65,7 @@ def diagnose(
     more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found = find(log, before, after, window=window, level=level, tz=source.zone, **more)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        screen.write_json(found.to_dict())
     else:
         screen.say_lines(diagnosis_lines(found, screen.width(), full=full, shell=True))
     say_notes(log.coverage)

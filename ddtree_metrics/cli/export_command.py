@@ -10,7 +10,7 @@ import click
 from ddtree_metrics.cli import OWN_PROCESS
 from ddtree_metrics.cli.near import NearChoice
 from ddtree_metrics.cli.no_pandas import without_pandas
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @input_options
-@click.option("-o", "--output", metavar="PATH", help="File, folder ending in / for every table, or - for stdout.")
+@output_option("PATH", "File, folder ending in / for every table, or - for stdout.")
 @click.option("--format", "format_", type=click.Choice(list(SUFFIX)), help="By the suffix of -o if not given; -o - needs it.")
 @click.option("-t", "--table", "chosen", multiple=True, type=NearChoice([*TABLES, "all"]), help="Which table; steps if not given.")
 @click.option("--partition", metavar="COLUMNS", help="Write a Hive-partitioned dataset into the folder -o: host,date.")
@@ -64,9 +64,11 @@ def export(source: Input, output: str | None, format_: str | None, chosen: tuple
         by = tuple(part.strip() for part in partition.split(",") if part.strip())
         wanted = names or ("steps", "decode", "prefill", "servers", "events")
         lines = [n for n in wanted if n not in ("requests", "request_steps")]
+        refuse_inputs(source, [output])
         made = exporting.export_dataset(reading, output, lines, partition=by, source=_name_of(source, reading.coverage.source))
     else:
         destinations = _destinations(output, format_, names, source, reading.coverage)
+        refuse_inputs(source, destinations.values())
         later = [n for n in ("requests", "request_steps") if n in destinations]
         keep = (
             ("steps", "decode", "prefill", "events", "request_lines") if "request_steps" in later else ("request_lines",) if later else ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+from ddtree_metrics.cli.screen import write, write_json
 
 if TYPE_CHECKING:
     from ddtree_metrics.log import Log
@@ -33,9 +33,9 @@ def inspect(source: Input, as_json: bool) -> None:
     log = source.log()
     found = describe(log, joined=bool(source.requests) or log.coverage.parsed.get("request_lines", 0) > 0)
     if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        write_json(found)
     else:
-        click.echo("\n".join(lines_of(found)))
+        write("\n".join(lines_of(found)))
     say_notes(log.coverage, notes=as_json)
     fail_if_damaged(log.coverage)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import time
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ddtree_metrics.cli.screen import write
 from ddtree_metrics.keywords import Keyword, PlaceKeywords, ReadKeywords, keywords_of
 
 if TYPE_CHECKING:
@@ -257,9 +259,56 @@ _REQUESTS = (
 )
 
 
+def output_option(metavar: str, help: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return the option that says where the result goes; a name that is none is refused here."""
+
+    def named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            if not value:
+                raise click.BadParameter("it is empty; give the name of a file")
+            if Path(value).name.lower() in _BARE_SUFFIXES:
+                raise click.BadParameter(f"{value!r} is a suffix and no name, which would be a hidden file; put a name before it")
+        return value
+
+    return click.option("-o", "--output", metavar=metavar, required=required, callback=named, help=help)
+
+
+_BARE_SUFFIXES = (".parquet", ".pq", ".csv", ".jsonl", ".ndjson", ".arrow", ".feather", ".png", ".svg", ".pdf", ".html", ".htm", ".json")
+
+
+def refuse_inputs(source: Input, outputs: Iterable[str | Path], *more: str | None) -> None:
+    """Refuse to write over what is read: the same file by whatever name or link, or one in a folder that is read.
+
+    Parameters
+    ----------
+    source : Input
+        What is read.
+    outputs : iterable of str or Path
+        What will be written.
+    *more : str or None
+        Other files that are read.
+    """
+    given: Any = source.keywords
+    places = [*source.files, *source.requests, *given.get("dialect_file", ()), *more, given.get("directory"), *(given.get("files") or ())]
+    for output in outputs:
+        for place in places:
+            if place and "-" not in (str(output), place) and _holds(Path(place), Path(output)):
+                raise click.UsageError(f"{output} is read, and would be replaced by what comes of it; write it elsewhere")
+
+
+def _holds(place: Path, output: Path) -> bool:
+    """Whether a place that is read is this file, or a folder with it."""
+    try:
+        if output.samefile(place):
+            return True
+        return place.is_dir() and output.is_file() and any(above.samefile(place) for above in Path(os.path.realpath(output)).parents)
+    except OSError:  # one of them is not there
+        return False
+
+
 def say(text: str) -> None:
     """Say something on stderr; stdout carries data only."""
-    click.echo(f"ddtree-logs: {text}", err=True)
+    write(f"ddtree-logs: {text}", err=True)
 
 
 def say_notes(coverage: Coverage, *, notes: bool = True, told: bool = False) -> None:

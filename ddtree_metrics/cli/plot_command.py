@@ -8,7 +8,7 @@ import click
 
 from ddtree_metrics.cli.dead_ends import end_if_nothing
 from ddtree_metrics.cli.near import NearChoice
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
 from ddtree_metrics.cli.pictures import PICTURES, Subject
 
 AXES = {"context": "context_len", "prompt": "prompt_len", "generated": "generated_len"}
@@ -24,7 +24,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @input_options
-@click.option("-o", "--output", metavar="FILE", required=True, help="Ending in .png, .svg or .pdf.")
+@output_option("FILE", "Ending in .png, .svg or .pdf.", required=True)
 @click.option("--kind", type=NearChoice(list(PICTURES)), default="overview", show_default=True, help="Which picture.")
 @click.option("--by", type=click.Choice(list(AXES)), default="context", show_default=True, help="What lies on the x axis of a curve.")
 @click.option("--bench", metavar="FILE", help="Lay a measured sweep of 'ddtree-logs bench' over the curve.")
@@ -34,6 +34,7 @@ def plot(source: Input, output: str, kind: str, by: str, bench: str | None, forc
     from ddtree_metrics import metrics, plots
     from ddtree_metrics.report.facts import gather
 
+    refuse_inputs(source, [output], bench)
     sweep = None
     if bench is not None:
         from ddtree_metrics.bench import load_sweep

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ddtree_metrics.cli.dead_ends import ask_for_one_service, end_if_nothing
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
 
 EXAMPLES = """
 \b
@@ -20,7 +20,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @input_options
-@click.option("-o", "--output", metavar="FILE", required=True, help="The page; - for stdout.")
+@output_option("FILE", "The page; - for stdout.", required=True)
 @click.option("--before", metavar="GROUP", help="As for diagnose.")
 @click.option("--after", metavar="GROUP", help="As for diagnose.")
 @click.option("--bench", metavar="FILE", help="Lay a measured sweep of 'ddtree-logs bench' over the curve.")
@@ -33,6 +33,7 @@ def report(source: Input, output: str, before: str | None, after: str | None, be
     from ddtree_metrics.tables.atomic import refuse_existing, write_whole
 
     if output != "-":
+        refuse_inputs(source, [output], bench)
         refuse_existing(Path(output), force)
     sweep = None
     if bench is not None:
@@ -45,7 +46,7 @@ def report(source: Input, output: str, before: str | None, after: str | None, be
         ask_for_one_service(log)
     page = render_report(log, diagnose(log, before, after, tz=source.zone), bench=sweep, title=title)
     if output == "-":
-        click.echo(page)
+        click.echo(page.encode())
     else:
         write_whole(Path(output), page.encode(), force=force)
         say(f"wrote {output}")

@@ -51,7 +51,7 @@ def requests(source: Input, slowest: int | None, around: str | None, prefix: str
     if as_csv:
         click.echo(asked.to_csv(index=False), nl=False)
     elif as_json:
-        click.echo(json.dumps(json.loads(asked.to_json(orient="records", date_format="iso")), indent=2, ensure_ascii=False))
+        screen.write_json(json.loads(asked.to_json(orient="records", date_format="iso")))
     elif len(made):
         screen.say_lines(lines(made, asked, screen.width()))
     else:

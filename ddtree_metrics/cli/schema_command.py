@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 
 import click
 
 from ddtree_metrics.cli.near import NearChoice
+from ddtree_metrics.cli.screen import write, write_json
 from ddtree_metrics.records import TABLES
 
 
@@ -27,14 +27,14 @@ def schema(table: str | None, as_json: bool) -> None:
                 for name in chosen
             },
         }
-        click.echo(json.dumps(made, indent=2))
+        write_json(made)
         return
     for i, name in enumerate(chosen):
         if i:
-            click.echo()
+            write()
         about = (TABLES[name].__doc__ or "").split("\n")[0]
-        click.echo(f"{name}: {about}")
+        write(f"{name}: {about}")
         for c in columns(TABLES[name]):
             unit = f" [{c.unit}]" if c.unit else ""
-            click.echo(f"  {c.name}: {c.type_name()}{unit}")
-            click.echo(textwrap.fill(c.meaning, 78, initial_indent="      ", subsequent_indent="      "))
+            write(f"  {c.name}: {c.type_name()}{unit}")
+            write(textwrap.fill(c.meaning, 78, initial_indent="      ", subsequent_indent="      "))

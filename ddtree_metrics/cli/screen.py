@@ -6,16 +6,18 @@ there is something to colour. A pipe gets the same lines, plain.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from ddtree_metrics.layout import TextLine
+from ddtree_metrics.validation import printable
 
 _ASCII = str.maketrans({"×": "x", "÷": "/", "→": "->", "≤": "<=", "≥": ">=", "·": "-", "⚠": "!", "…": "...", "–": "-"})
 
@@ -53,14 +55,14 @@ def say_lines(lines: Iterable[TextLine], *, err: bool = False) -> None:
     """Write lines to stdout, or to stderr, coloured on a terminal."""
     if not _colours(sys.stderr if err else sys.stdout):
         for line in lines:
-            click.echo(plain(line.text), err=err)
+            write(line.text, err=err)
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=err, highlight=False, soft_wrap=True, emoji=False, markup=False)
     for line in lines:
-        made = Text(plain(line.text), style=_STYLES.get(line.kind, _STYLES.get(line.kind.partition(" ")[0], "")))
+        made = Text(plain(printable(line.text)), style=_STYLES.get(line.kind, _STYLES.get(line.kind.partition(" ")[0], "")))
         made.highlight_regex(_INTERVAL, "dim")
         made.highlight_regex(_SLOWER, "red")
         made.highlight_regex(_FASTER, "green")
@@ -76,9 +78,27 @@ def dead_end(reason: str, remedy: str = "") -> list[TextLine]:
     return [TextLine(part, kind) for text, kind in said if text for part in textwrap.wrap(text, wide, break_on_hyphens=False)]
 
 
-def plain(text: str) -> str:
-    """Return a text with signs that the encoding of stdout has."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+def write(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Write text to stdout or stderr, with nothing in it that a terminal obeys: names and messages may hold anything."""
+    try:
+        click.echo(plain("\n".join(map(printable, text.split("\n"))), err=err), err=err, nl=nl)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from ddtree_metrics.tables.atomic import told
+
+        raise told(error, "stderr" if err else "stdout") from error
+
+
+def write_json(data: Any) -> None:
+    """Write data to stdout as JSON; what cannot be seen is escaped in it."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    write("".join(c if c.isprintable() or c in "\n " else json.dumps(c)[1:-1] for c in text))
+
+
+def plain(text: str, *, err: bool = False) -> str:
+    """Return a text with signs that the encoding of stdout, or of stderr, has."""
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):

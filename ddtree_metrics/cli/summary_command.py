@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from ddtree_metrics.cli import screen
@@ -28,7 +26,7 @@ def summary(source: Input, as_json: bool) -> None:
     log = source.log()
     made = summarise(log)
     if as_json:
-        click.echo(json.dumps(made.to_dict(), indent=2, ensure_ascii=False))
+        screen.write_json(made.to_dict())
     else:
         screen.say_lines(summary_lines(made, screen.width()))
     say_notes(log.coverage)

@@ -1,21 +1,88 @@
 """Where an output goes: stdout, a device, or a file that is whole or not there.
 
 A file is written beside its place under a name that no reader picks up (``.NAME.XXXXXXXX.partial``), brought to the disk, and moved
-into place when it is complete. Giving up removes it and leaves the old file as it was.
+into place when it is complete. Giving up removes it and leaves the old file as it was. What a process left that was killed is removed by
+the next one that writes into that folder: a file or staging folder of that name whose lock nobody holds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
+import re
 import secrets
+import shutil
 import stat
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddtree_metrics.errors import OutputError
+
+fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+
+_PARTIAL = re.compile(r"\..{1,200}\.[0-9a-f]{8}\.partial", re.S)
+_STAGED = re.compile(r"[0-9a-f]{8}")
+_PATIENCE_S = 1.0
+
+
+def lock(number: int) -> bool:
+    """Take the lock of an open file or folder; whoever dies lets go of it. Return whether it is ours."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def swept(folder: Path, *, staging: bool = False) -> Iterator[None]:
+    """Remove what dead processes of ours left in a folder, and keep others from doing so until what is made in the block is locked.
+
+    Parameters
+    ----------
+    folder : Path
+        Where something is about to be written.
+    staging : bool
+        Whether it is ``.staging-ROOT``, whose folders are the left-overs; else partial files are.
+    """
+    try:
+        number = os.open(folder, os.O_RDONLY)
+    except OSError:  # it may be written to all the same
+        yield
+        return
+    try:
+        until = time.monotonic() + _PATIENCE_S
+        while not (ours := lock(number)) and fcntl is not None and time.monotonic() < until:
+            time.sleep(0.01)
+        if ours:
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in [e for e in entries if (_STAGED if staging else _PARTIAL).fullmatch(e.name)]:
+                    with contextlib.suppress(OSError):
+                        if not entry.is_symlink() and entry.is_dir() == staging:
+                            _remove_unlocked(Path(entry.path), staging)
+        yield
+    finally:
+        os.close(number)
+
+
+def _remove_unlocked(path: Path, folder: bool) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        if not lock(number):
+            return
+        if folder:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    finally:
+        os.close(number)
 
 
 class Destination:
@@ -91,9 +158,9 @@ class Stdout(Destination):
 class Beside(Destination):
     """A file under a passing name in the folder of its place; a device or a pipe is written to directly."""
 
-    def __init__(self, path: Path, force: bool) -> None:
+    def __init__(self, path: Path, force: bool, shown: str | None = None) -> None:
         super().__init__()
-        self.name = str(path)
+        self.name = shown or str(path)
         self.final = Path(os.path.realpath(path))  # through a link, so that the link stays
         self._force = force
         self._passing: Path | None = None
@@ -114,9 +181,13 @@ class Beside(Destination):
         folder = self.final.parent
         if not folder.is_dir():
             raise OutputError(f"cannot write {path}: there is no folder {folder}; make it first, or write elsewhere")
-        passing = folder / f".{self.final.name[:200]}.{secrets.token_hex(4)}.partial"
+        # no longer in bytes than a name may be
+        stem = os.fsdecode(os.fsencode(self.final.name)[:200])
+        passing = folder / f".{stem}.{secrets.token_hex(4)}.partial"
         try:
-            number = os.open(passing, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+            with swept(folder):
+                number = os.open(passing, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+                lock(number)
         except OSError as error:
             raise told(error, self.name) from error
         self._passing = passing
@@ -135,10 +206,11 @@ class Beside(Destination):
         if self._stream is None:
             return
         self._stream.flush()
-        if self._passing is not None:
+        if self._passing is None:
+            self._stream.close()
+            self._stream = None
+        else:  # it stays open, and thereby locked, until it is in its place
             os.fsync(self._stream.fileno())
-        self._stream.close()
-        self._stream = None
 
     def commit(self) -> None:
         """Move the finished file into its place; without force, never over another one."""
@@ -159,6 +231,9 @@ class Beside(Destination):
             else:
                 self._passing.unlink()
         self._passing = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         sync_folder(self.final.parent)
 
     def abort(self) -> None:
@@ -171,6 +246,11 @@ class Beside(Destination):
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 stream.close()
+
+    def __del__(self) -> None:
+        """Leave nothing where an interruption came before anybody could abort."""
+        if getattr(self, "_passing", None) is not None:
+            self.abort()
 
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:
@@ -235,6 +315,11 @@ def make_folder(folder: Path) -> list[Path]:
 
 def told(error: OSError, name: str) -> OutputError:
     """Say in one sentence why a file could not be written."""
+    return OutputError(f"cannot write {name}: {why_not(error)}; nothing was left behind")
+
+
+def why_not(error: OSError) -> str:
+    """Say why the system refused, and what to do."""
     remedies = {
         errno.ENOSPC: "no space is left on the device; make room, or write elsewhere",
         errno.EDQUOT: "the quota is used up; make room, or write elsewhere",
@@ -244,6 +329,8 @@ def told(error: OSError, name: str) -> OutputError:
         errno.EROFS: "the file system is read-only; choose another folder",
         errno.ENOTDIR: "a part of its path is a file, not a folder",
         errno.ENAMETOOLONG: "the name is too long",
+        errno.EMFILE: "too many files are open; see ulimit -n",
+        errno.ENFILE: "too many files are open on this machine",
+        errno.EIO: "the device fails",
     }
-    why = remedies.get(error.errno or 0) or error.strerror or str(error)
-    return OutputError(f"cannot write {name}: {why}; nothing was left behind")
+    return remedies.get(error.errno or 0) or error.strerror or str(error)

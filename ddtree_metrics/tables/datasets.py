@@ -29,7 +29,7 @@ from ddtree_metrics.errors import OutputError, SchemaError, SourceDamaged, Sourc
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX, SCHEMA_VERSION, arrow_schema, columns
 from ddtree_metrics.tables import check_metadata, concat, conform, table_name
-from ddtree_metrics.tables.atomic import make_folder, sync_folder, told
+from ddtree_metrics.tables.atomic import lock, make_folder, swept, sync_folder, told
 from ddtree_metrics.tables.overlaps import Overlap, once
 from ddtree_metrics.tables.writers import GROUP_ROWS, FileWriter, Metadata
 
@@ -40,8 +40,9 @@ Hive's own word, ``__HIVE_DEFAULT_PARTITION__``, makes pandas and pyarrow refuse
 meant, so that null comes back as null here, and a machine that is called ``unknown`` keeps its name.
 """
 
-# What Spark and Hive escape in a folder's name, and the blank, which pyarrow does. All readers undo any %XX.
-_ODD = re.compile(r'[\x00-\x20"#%\'*/:=?\\{}\[\]^\x7f]')
+# What Spark and Hive escape in a folder's name, the blank, which pyarrow does, and what cannot be seen. All readers undo any %XX.
+_ODD = re.compile(r'[\x00-\x20"#%\'*/:=?\\{}\[\]^\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]')
+_LONGEST = 200
 _DAY_US = 86_400_000_000
 
 
@@ -95,15 +96,23 @@ class DatasetWriter:
         self._mark = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:8]
         self._stem = f"part-{slug}-{self._mark}"
         self._table = self.root / table_name(record)
-        self._made, self._staging = self._stage()
+        self._made: list[Path] = []
+        self._lock: int | None = None
+        self._staging = self.root.parent / f".staging-{self.root.name}" / secrets.token_hex(4)
+        with self._guarded():
+            self._stage()
 
-    def _stage(self) -> tuple[list[Path], Path]:
+    def _stage(self) -> None:
         if self.root.is_dir() and self.root.stat().st_dev != self.root.parent.stat().st_dev:
             raise OutputError(f"{self.root} is the top of its own file system, so parts cannot be moved into it; use a folder inside")
         if self.root.exists() and not self.root.is_dir():
             raise OutputError(f"{self.root} is a file, not a folder; choose another name", usage=True)
-        made = make_folder(self.root.parent / f".staging-{self.root.name}" / secrets.token_hex(4))
-        return made, (self.root.parent / f".staging-{self.root.name}" / made[-1].name)
+        above = self._staging.parent
+        self._made += make_folder(above)
+        with swept(above, staging=True):
+            self._made += make_folder(self._staging)
+            self._lock = os.open(self._staging, os.O_RDONLY)
+            lock(self._lock)
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Take the next rows.
@@ -113,7 +122,7 @@ class DatasetWriter:
         batch : RecordBatch or Table
             Columns of the record class; see `ddtree_metrics.tables.conform`.
         """
-        try:
+        with self._guarded():
             table = conform(batch, self._record)
             for key, rows in _split(table, self._partition):
                 writer = self._writer(key)
@@ -121,9 +130,6 @@ class DatasetWriter:
                 self.rows += rows.num_rows
             while sum(w.pending_rows for w in self._open.values()) > 2 * GROUP_ROWS:
                 max(self._open.values(), key=lambda w: w.pending_rows).flush()
-        except BaseException:
-            self.abort()
-            raise
 
     def _writer(self, key: tuple[str | None, ...]) -> FileWriter:
         if key in self._open:
@@ -145,9 +151,13 @@ class DatasetWriter:
         meant = json.dumps(dict(zip(self._partition, key, strict=True)))
 
         def entries() -> dict[str, str]:
-            return {**((given() if callable(given) else given) or {}), "partition": meant, "source": self._source}
+            return {
+                **((given() if callable(given) else given) or {}),
+                "partition": meant,
+                "source": self._source.encode("utf-8", "backslashreplace").decode(),
+            }
 
-        return FileWriter(path, self._record, "parquet", force=True, metadata=entries, leave_out=self._leave_out)
+        return FileWriter(path, self._record, "parquet", force=True, metadata=entries, leave_out=self._leave_out, shown=str(self.root))
 
     def _close(self, key: tuple[str | None, ...], writer: FileWriter) -> None:
         writer.finish()
@@ -155,9 +165,9 @@ class DatasetWriter:
         if writer.path is not None:
             self._closed.append((writer.path, key))
 
-    def commit(self) -> None:
-        """Move the parts into the dataset, and remove older ones of the same source."""
-        try:
+    def finish(self) -> None:
+        """Complete all parts; none is in the dataset yet."""
+        with self._guarded():
             if callable(self._metadata) and self._closed:  # parts closed early do not have what is known only now
                 final = self._metadata()
                 for path, key in self._closed:
@@ -165,14 +175,26 @@ class DatasetWriter:
             for key, writer in self._open.items():
                 self._close(key, writer)
             self._open.clear()
+
+    def commit(self) -> None:
+        """Move the finished parts into the dataset, and remove older ones of the same source."""
+        if self._open:
+            self.finish()
+        with self._guarded():
             self._move()
+        self._clean()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Whatever goes wrong inside leaves nothing behind."""
+        try:
+            yield
         except OSError as error:
             self.abort()
             raise told(error, str(self.root)) from error
         except BaseException:
             self.abort()
             raise
-        self._clean()
 
     def _stamp(self, path: Path, key: tuple[str | None, ...], metadata: Mapping[str, str]) -> None:
         with pq.ParquetFile(path) as old, self._part(path, key, metadata) as new:
@@ -197,6 +219,9 @@ class DatasetWriter:
 
     def _clean(self) -> None:
         shutil.rmtree(self._staging, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         for folder in (self._staging.parent, *reversed(self._made)):
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -208,6 +233,11 @@ class DatasetWriter:
         self._open.clear()
         self._clean()
 
+    def __del__(self) -> None:
+        """Leave nothing where an interruption came before anybody could abort."""
+        if getattr(self, "_lock", None) is not None:
+            self.abort()
+
     def __enter__(self) -> DatasetWriter:
         return self
 
@@ -215,6 +245,7 @@ class DatasetWriter:
         if kind is not None:
             self.abort()
             return
+        self.finish()
         self.commit()
 
 
@@ -229,10 +260,18 @@ def _checked(partition: tuple[str, ...], record: type) -> tuple[str, ...]:
 
 
 def _escaped(value: str | None) -> str:
-    """Write a value as a part of a folder's name."""
+    """Write a value as a part of a folder's name; one that no file system takes is cut, and told from others by a hash.
+
+    What it was is in the metadata of the parts.
+    """
     if not value:
         return UNKNOWN
-    return _ODD.sub(lambda found: f"%{ord(found[0]):02X}", value)
+    escaped = _ODD.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), value)
+    if len(escaped.encode("utf-8", "surrogateescape")) <= _LONGEST:
+        return escaped
+    mark = hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    start = escaped.encode("utf-8", "surrogateescape")[: _LONGEST - 9].decode("utf-8", "ignore")
+    return f"{re.sub('%.?$', '', start)}~{mark}"
 
 
 def _split(table: pa.Table, partition: tuple[str, ...]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
@@ -290,18 +329,18 @@ class _Stored:
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         with _told_as_source(self.path):
             if self.kind == "parquet":
-                with pq.ParquetFile(self.path) as file:
+                with self.path.open("rb") as opened, pq.ParquetFile(opened) as file:
                     for batch in file.iter_batches(batch_size=rows):
                         yield from self._whole(batch)
             else:
-                with pa.memory_map(str(self.path)) as mapped, pa.ipc.open_file(mapped) as file:
+                with _mapped(self.path) as mapped, pa.ipc.open_file(mapped) as file:
                     for i in range(file.num_record_batches):
                         yield from self._whole(file.get_batch(i))
 
     def read(self) -> pa.Table:
         if self.kind != "parquet":
             return concat(self.batches(GROUP_ROWS), self.record)
-        with _told_as_source(self.path), pq.ParquetFile(self.path) as file:
+        with _told_as_source(self.path), self.path.open("rb") as opened, pq.ParquetFile(opened) as file:
             return self._restored(file.read())
 
     def _whole(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -423,6 +462,11 @@ def _told_as_source(path: Path) -> Iterator[None]:
         raise SourceDamaged(f"{path} cannot be read ({error.strerror or error})") from None
 
 
+def _mapped(path: Path) -> Any:
+    """Open a file for Arrow, without copying it where its name is one that Arrow takes."""
+    return pa.memory_map(str(path)) if os.fsencode(path).decode("utf-8", "replace") == str(path) else path.open("rb")
+
+
 def _kind_of(head: bytes) -> str | None:
     return "parquet" if head[:4] == b"PAR1" else "arrow" if head[:6] == b"ARROW1" else None
 
@@ -434,11 +478,12 @@ def _look(path: Path) -> tuple[_Stored, Any]:
             kind = _kind_of(file.read(8))
         first: Any = None
         if kind == "parquet":
-            foot = pq.read_metadata(path)
+            with path.open("rb") as file:
+                foot = pq.read_metadata(file)
             metadata, names = foot.metadata or {}, foot.schema.to_arrow_schema().names
             first = _first_time(foot)
         elif kind == "arrow":
-            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as opened:
+            with _mapped(path) as mapped, pa.ipc.open_file(mapped) as opened:
                 metadata, names = opened.schema.metadata or {}, opened.schema.names
         else:
             raise SchemaError(f"{path} is neither a Parquet nor an Arrow file; give one that export wrote, or read it as text")

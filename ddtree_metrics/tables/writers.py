@@ -132,12 +132,13 @@ class FileWriter:
         force: bool = False,
         metadata: Metadata = None,
         leave_out: tuple[str, ...] = (),
+        shown: str | None = None,
     ) -> None:
         self.rows = 0
         self._record = record
         self._leave_out = leave_out
         self._metadata = metadata
-        self._place: Destination = Stdout(format) if os.fspath(path) == "-" else Beside(Path(path), force)
+        self._place: Destination = Stdout(format) if os.fspath(path) == "-" else Beside(Path(path), force, shown)
         self._body: _Body
         with self._guarded():
             self._body = _BODIES[format](self._place, record, leave_out)
@@ -443,7 +444,12 @@ class _Arrow:
         self._writer = pa.ipc.new_stream(self._held, bare_schema(record, leave_out), options=_ipc())
 
     def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table)
+        try:
+            self._writer.write_table(table)
+            self._held.flush()
+        except OSError as error:
+            where = self._place.name if isinstance(self._place, Beside) else f"a passing file in {tempfile.gettempdir()}"
+            raise told(error, where) from error
 
     def finish(self, metadata: dict[str, str]) -> None:
         self._writer.close()
@@ -455,7 +461,8 @@ class _Arrow:
         self._held.close()
 
     def abort(self) -> None:
-        self._held.close()
+        with contextlib.suppress(OSError):  # what it still holds may find no room
+            self._held.close()
 
 
 class _Text:
