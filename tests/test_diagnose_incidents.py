@@ -215,3 +215,22 @@ def test_the_capture_with_lost_lines_and_retractions_says_so():
     text = format_diagnosis(d, full=True)
     assert max(map(len, text.splitlines())) <= 80
     assert " nan" not in text
+
+
+# -- sentences -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*NAMES, "A", "C"])
+def test_the_first_sentence_has_no_more_than_25_words(name):
+    d = diagnose(capture(name) if name in "AC" else simulated(name)[1])
+    assert len(d.verdict.split(". ")[0].split()) <= 25, d.verdict
+
+
+def test_a_window_that_is_not_known_is_said_once():
+    said = [line for line in diagnose(capture("A")).cannot_tell if "window" in line]
+    assert len(said) == 1
+    assert said[0].count("drafter's window") == 2  # in the name of the cause, and that no line tells it
+    assert (
+        diagnose(capture("A")).hypothesis("window_knee").evidence
+        == "no server start line tells the drafter's window; give it with --window"
+    )

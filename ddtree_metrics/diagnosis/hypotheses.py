@@ -172,10 +172,10 @@ def _window(found: Findings, knee: WindowKnee | None, slope: Named | None, asked
     if knee is None:
         made.reasons = [because(Why.NO_MODEL, rows=0, on=TOKENS)]
         return made
-    made.reasons = [because(Why.OBSERVED, sentence=knee.sentence, window=None if math.isnan(knee.window) else knee.window)]
     if math.isnan(knee.window):
-        made.reasons.insert(0, because(Why.NO_WINDOW))
+        made.reasons = [because(Why.NO_WINDOW), *([because(Why.OBSERVED, sentence=knee.found)] if knee.found else [])]
         return made
+    made.reasons = [because(Why.OBSERVED, sentence=knee.sentence, window=knee.window)]
     ratio = knee.ratio
     if math.isfinite(ratio) and ratio > 0:
         low_high = [None if math.isnan(x) else x for x in (knee.ratio_low, knee.ratio_high)]

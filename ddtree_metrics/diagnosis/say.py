@@ -229,25 +229,42 @@ def _sentence(
         return f"It cannot be told{_open(panel, verdict, main, named, found, asked)}.{_restarts(shown, main, explicit)}"
     if verdict.kind == "nothing":
         within = f" beyond {100 * verdict.within:.0f} %" if verdict.within else ""
-        seen = (
-            f" ({main.after} against {main.before}: speed {factor(main.speed_ratio if explicit else _speed(main))})"
-            if main is not None and main.speed_ratio.known
-            else ""
-        )
-        return f"Nothing: no change of speed{within} is shown, and no measured cause stands out{seen}.{_restarts(shown, main, explicit)}"
-    head = _head(verdict, main, since, explicit=explicit)
-    causes = [_as_cause(n, asked, explicit=explicit) for n in verdict.causes][:3]
+        said = [f"Nothing: no change of speed{within} is shown, and no measured cause stands out."]
+        if main is not None and main.speed_ratio.known:
+            said.append(f"{_capital(main.after)} against {main.before}: speed {factor(main.speed_ratio if explicit else _speed(main))}.")
+        return " ".join(said) + _restarts(shown, main, explicit)
+    said = [_head(verdict, main, since, explicit=explicit)]
+    causes = list(dict.fromkeys(_as_cause(n, asked, explicit=explicit) for n in verdict.causes))[:3]
     if causes:
-        causes += [phrases.reasons(n.reasons) for n in verdict.together if n.reasons][:1]
-        head += ": " + "; ".join(dict.fromkeys(causes))
+        more = [*causes[1:], *[phrases.reasons(n.reasons) for n in verdict.together if n.reasons][:1]]
+        _go_on(said, causes[0], "Cause: ")
+        said += [f"Also: {'; '.join(dict.fromkeys(more))}."] if more else []
     elif verdict.why == "context":
-        head += f": why cannot be told, since {_without_context(panel, shown, named, found)}"
+        _go_on(said, f"why cannot be told, since {_without_context(panel, shown, named, found)}", "It is open ")
     elif verdict.together:
-        head += f": of its causes, {_together(verdict.together)} cannot be told apart"
+        _go_on(said, f"of its causes, {_together(verdict.together)} cannot be told apart", "But ")
     elif verdict.why == "unexplained":
-        head += ": " + _unexplained(verdict, main)
+        _go_on(said, _unexplained(verdict, main), "Why is not known: ")
     parts = _divided(verdict, main, asked, explicit=explicit)
-    return f"{head}{f' ({parts})' if parts else ''}.{_restarts(shown, main, explicit)}"
+    return " ".join([*said, *([f"{parts}."] if parts else [])]) + _restarts(shown, main, explicit)
+
+
+LONGEST_HEADLINE = 25
+"""The first sentence has no more words than this."""
+
+
+def _go_on(said: list[str], more: str, otherwise: str) -> None:
+    """Add to the headline, or where it would grow too long say it in a sentence of its own."""
+    both = f"{said[0]}: {more}"
+    if ": " not in said[0] and len(both.split(". ")[0].split()) <= LONGEST_HEADLINE:
+        said[0] = f"{both}."
+    else:
+        said[0] += "."
+        said.append(f"{otherwise}{more}.")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 _OPENING = {
@@ -272,10 +289,11 @@ def _head(verdict: Verdict, main: Comparison | None, since: Since | None, *, exp
     lower = opening[0].lower() + opening[1:]
     if since is not None and not explicit:
         word = "Faster" if verdict.direction == "faster" else "Slower" if verdict.direction == "slower" else "Changed"
-        where = f"the restart at {since.time[11:19]} ({main.before} to {main.after})" if since.what == "restart" else since.time[11:19]
-        speeds = f", {number(main.speed_before)} -> {number(main.speed_after)} tok/s a request, {phrases.slower(_speed(main))}"
-        speeds += " at equal mix" if main.speed_ratio_equal.known else ""
-        return f"{word} since {where}{speeds}: {lower}"
+        names = f" ({main.before} to {main.after})"
+        where = f"the restart at {since.time[11:19]}" if since.what == "restart" else since.time[11:19]
+        speeds = f", {number(main.speed_before)} -> {number(main.speed_after)} tok/s a request: {lower}"
+        long = len(f"{word} since {where}{names}{speeds}".split()) > LONGEST_HEADLINE
+        return f"{word} since {where}{names if since.what == 'restart' and not long else ''}{speeds}"
     if explicit and verdict.direction in ("faster", "mixed"):
         name = main.after[0].upper() + main.after[1:]
         how = "is the faster" if verdict.direction == "faster" else "has both numbers moved, one against the other"
@@ -341,7 +359,11 @@ def _divided(verdict: Verdict, main: Comparison | None, asked: Study, *, explici
         return ""
     if not (main.step_time_ratio.known and main.tokens_ratio.known):
         return (
-            "tokens per step are not known" if main.step_time_ratio.known else "step times are not known" if main.tokens_ratio.known else ""
+            "Not divided: tokens per step are not known"
+            if main.step_time_ratio.known
+            else "Not divided: step times are not known"
+            if main.tokens_ratio.known
+            else ""
         )
     shown = verdict.main is not None and verdict.main.shown
     if not explicit and not shown and main.direction in ("unchanged", "cannot_tell"):
@@ -357,7 +379,8 @@ def parts(c: Comparison, least: float) -> str:
     step, per = (c.step_time_ratio_equal, c.tokens_ratio_equal) if equal else (c.step_time_ratio, c.tokens_ratio)
     if c.share_step_time.known:
         names = (("mix of requests", c.share_mix), ("step time", c.share_step_time), ("acceptance", c.share_acceptance))
-        return ", ".join(f"{name} {percent(share)}" for name, share in names if share.known)
+        said = ", ".join(f"{name} {percent(share)}" for name, share in names if share.value is not None and share.value >= LEAST_SHARE)
+        return f"Of the {'slow-down' if (c.speed_ratio.value or 1) < 1 else 'speed-up'}: {said}" + _left(c, least)
     if not step.known or not per.known:
         return ""
     steps = f"steps got {'slower' if (step.value or 1) > 1 else 'faster'}, {factor(step)}"
@@ -365,8 +388,20 @@ def parts(c: Comparison, least: float) -> str:
     mix = c.mix_ratio.value
     if equal and mix is not None and abs(math.log(mix)) > least / 2:
         held = phrases.joined([label(t) for t in c.equal_of])
-        return f"at equal {held} {steps}, and {tokens}; the mix of these did {factor(c.mix_ratio)} to speed"
-    return f"{steps}, and {tokens}" + (" at equal mix" if equal else "")
+        return f"At equal {held} {steps}, and {tokens}; the mix of these did {factor(c.mix_ratio)} to speed{_left(c, least)}"
+    return f"{_capital(steps)}, and {tokens}" + (" at equal mix" if equal else "")
+
+
+LEAST_SHARE = 0.005
+"""A smaller share is none, and is not said."""
+
+
+def _left(c: Comparison, least: float) -> str:
+    """Say how much slower or faster requests are at equal mix, where that is another number than as logged."""
+    mix = c.mix_ratio.value
+    if mix is None or abs(math.log(mix)) <= least / 2 or not c.speed_ratio_equal.known:
+        return ""
+    return f"; at equal mix requests are {phrases.slower(c.speed_ratio_equal)}"
 
 
 def _restarts(shown: Sequence[Comparison], main: Comparison | None, explicit: bool) -> str:
@@ -429,12 +464,12 @@ def _open(panel: Basis, verdict: Verdict, main: Comparison | None, named: Sequen
     if ratio.low is None or ratio.high is None:
         return f": {said}, and there are too few requests and steps for an interval"
     if verdict.why == "unexplained":
-        return f": {said}, but no measured cause can be held responsible beyond doubt"
+        return f": no measured cause can be held responsible beyond doubt. {_capital(said)}"
     change = 100 * (1 - math.exp(-asked.least))
     lost = 100 * (1 - ratio.low)
     if lost > change:
-        return f": no slow-down is shown, but one of up to {lost:.0f} % is not ruled out, and {change:.0f} % counts ({said})"
-    return f": no change is shown, but one of up to {100 * (ratio.high - 1):.0f} % is not ruled out ({said})"
+        return f": no slow-down is shown, but one of up to {lost:.0f} % is not ruled out, and {change:.0f} % counts. {_capital(said)}"
+    return f": no change is shown, but one of up to {100 * (ratio.high - 1):.0f} % is not ruled out. {_capital(said)}"
 
 
 def _without_context(panel: Basis, shown: Sequence[Comparison], named: Sequence[Named], found: Findings) -> str:

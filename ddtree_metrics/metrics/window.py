@@ -111,6 +111,11 @@ class WindowKnee:
     within_high: float = NAN
     within_at: float = NAN
 
+    @property
+    def found(self) -> str:
+        """Where the knee is, and how large, in words; ``""`` where there is none."""
+        return _said(self) if np.isfinite(self.knee) else ""
+
 
 def find_window_knee(
     request_steps: pd.DataFrame,
@@ -258,8 +263,8 @@ def _means(x: Floats, y: Floats, place: float) -> tuple[float, float]:
 def _cannot(made: WindowKnee, reason: str) -> WindowKnee:
     """Say why it cannot be told, and a knee that was found all the same."""
     sentence = f"Whether acceptance falls at the drafter's window cannot be told: {reason}."
-    if np.isfinite(made.knee):
-        sentence += " " + _said(made)
+    if made.found:
+        sentence += " " + made.found
     return replace(made, sentence=sentence, reason=reason, verdict=CANNOT_TELL)
 
 
