@@ -28,7 +28,7 @@ FLAGS = [
 ]
 
 # Each page is opened in frames of several widths; the script that measures them is the test's, the pages have none.
-FRAMES = """<!doctype html><meta charset="utf-8"><body><script>
+FRAMES = r"""<!doctype html><meta charset="utf-8"><body><script>
 const out = [], jobs = JOBS;
 let left = jobs.length;
 const box = e => e.getBoundingClientRect();
@@ -36,6 +36,22 @@ const shown = e => box(e).width > 0;
 function scale(text) {
   const svg = text.closest("svg");
   return parseFloat(getComputedStyle(text).fontSize) * box(svg).width / svg.viewBox.baseVal.width;
+}
+// Pieces of text in a picture that lie on each other, by more than a hair.
+function overlaps(d) {
+  const found = [];
+  for (const svg of [...d.querySelectorAll("figure svg")].filter(shown)) {
+    const texts = [...svg.querySelectorAll("text")].filter(t => t.textContent.trim()).map(t => [t.textContent.trim(), box(t)]);
+    const all = box(svg);
+    for (const [i, [said, a]] of texts.entries()) {
+      if (a.left < all.left - 2 || a.right > all.right + 2 || a.bottom > all.bottom + 2) found.push(["cut off", said]);
+      for (const [other, b] of texts.slice(i + 1)) {
+        const x = Math.min(a.right, b.right) - Math.max(a.left, b.left), y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (x > 1 && y > 0.3 * Math.min(a.height, b.height)) found.push([said, other]);
+      }
+    }
+  }
+  return found;
 }
 function measure(name, width, d) {
   const r = d.documentElement, style = getComputedStyle(d.body);
@@ -47,12 +63,21 @@ function measure(name, width, d) {
     letters: Math.min(...[...d.querySelectorAll("svg text")].filter(shown).map(scale)),
     beyond: wide.map(e => e.tagName + "." + e.className).slice(0, 5),
     ids: [...d.querySelectorAll("[id]")].map(e => e.id),
+    scrolled: [...d.querySelectorAll("*")]
+      .filter(e => shown(e) && e.scrollWidth > e.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(e).overflowX))
+      .map(e => e.className + ": " + e.textContent.trim().slice(0, 60)),
+    overlaps: overlaps(d),
+    words: d.body.innerText.split(/\s+/).filter(w => /[\p{L}\p{N}]/u.test(w)).length,
+    boxes: [...d.querySelectorAll("#answer > *, h1")].filter(shown).map(
+      e => ({name: e.className || e.tagName, top: box(e).top, bottom: box(e).bottom, right: box(e).right, text: e.innerText})),
+    alt: [...d.querySelectorAll("figure svg")].filter(shown).map(e => e.getAttribute("aria-label")),
   };
 }
 for (const [name, width] of jobs) {
   const frame = document.createElement("iframe");
   frame.style = "border:0;height:900px;width:" + width + "px";
   frame.onload = () => {
+    if (UNFOLDED) frame.contentDocument.querySelectorAll("details").forEach(e => { e.open = true; });
     out.push(measure(name, width, frame.contentDocument));
     if (--left > 0) return;
     const pre = document.createElement("pre");
@@ -88,11 +113,11 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def look(folder: Path, names: Sequence[str], widths: Sequence[int] = (360, 1200), *, dark: bool = False) -> Seen:
-    """Open pages of a folder at some widths, all in one run of the browser."""
+def look(folder: Path, names: Sequence[str], widths: Sequence[int] = (360, 1200), *, dark: bool = False, unfolded: bool = False) -> Seen:
+    """Open pages of a folder at some widths, all in one run of the browser; with every fold open, if that is asked."""
     jobs = [[name, width] for name in names for width in widths]
-    frames, log = folder / f"frames-{dark}.html", folder / f"net-{dark}.json"
-    frames.write_text(FRAMES.replace("JOBS", json.dumps(jobs)), encoding="utf-8")
+    frames, log = folder / f"frames-{dark}-{unfolded}.html", folder / f"net-{dark}-{unfolded}.json"
+    frames.write_text(FRAMES.replace("JOBS", json.dumps(jobs)).replace("UNFOLDED", json.dumps(unfolded)), encoding="utf-8")
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     done = run(folder, scheme, f"--log-net-log={log}", "--virtual-time-budget=20000", "--dump-dom", frames.as_uri())
     measured = re.search(r'<pre id="out">(.*?)</pre>', done.stdout, re.S)

@@ -23,8 +23,8 @@ from ddtree_metrics import plots
 from ddtree_metrics.diagnosis.result import Comparison
 from ddtree_metrics.errors import MetricError, OutputError
 from ddtree_metrics.metrics.doubt import Interval
-from ddtree_metrics.plots.looks import MARKERS, SERIES
-from ddtree_metrics.plots.start_series import start_looks
+from ddtree_metrics.plots.looks import MARKERS, QUIET, SERIES
+from ddtree_metrics.plots.start_series import start_looks, with_starts
 from tests.captures import FIXTURES, journal_export
 
 
@@ -509,14 +509,16 @@ def test_a_hole_that_ends_in_a_restart_is_marked_at_its_end() -> None:
     assert mark.get_xdata()[0] * 86400e6 == pytest.approx(int(steps()["time_us"].iloc[200]), abs=2e5)  # marks stand in places of 1 %
 
 
-def test_seven_starts_have_six_colours_and_the_oldest_is_quiet() -> None:
-    made = pd.concat([curve().assign(run=n) for n in range(1, 8)])
-    looks = start_looks(SimpleNamespace(run=np.arange(1, 8), runs=[], services=[]))  # type: ignore[arg-type]
-    made.attrs = {"by": "context_len", "starts": looks}
+def test_of_eight_starts_the_last_six_have_colours_and_the_others_are_one_quiet_series() -> None:
+    looks = start_looks(SimpleNamespace(run=np.arange(1, 9), runs=[], services=[]))  # type: ignore[arg-type]
+    assert [(n, one.color) for n, one in looks.items()] == [(0, QUIET), *zip(range(3, 9), SERIES, strict=True)]
+    assert looks[0].name == "earlier starts"
+    rows = with_starts(pd.DataFrame({"run": range(1, 9), "context_len": 100, "step_time_ms": 50.0, "tokens": 3}), looks)
+    made = ddt.by_context(rows, each="run")
+    made.attrs["starts"] = looks
     ax = plots.plot_step_time(made)
-    assert len({line.get_color() for line in series(ax)}) == 7
-    assert looks[1].name == "an earlier start"
-    assert looks[7].color == SERIES[5]
+    assert [line.get_color() for line in series(ax)] == [QUIET, *SERIES]
+    assert [t.get_text() for t in ax.texts if t.get_gid() == "size"] == ["8", "n"]  # seven rows would leave no room: added up
 
 
 # -- where things stand --------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import pytest
 import ddtree_metrics as ddt
 from ddtree_metrics import tables
 from ddtree_metrics.coverage import BrokenKind, Coverage
+from ddtree_metrics.diagnosis.answer import answer
 from ddtree_metrics.errors import DDTreeWarning
 from ddtree_metrics.log import Log
 from ddtree_metrics.metrics.doubt import Interval
@@ -29,8 +30,9 @@ from ddtree_metrics.report.account import cut
 from ddtree_metrics.report.facts import gather, sweep_frame
 from ddtree_metrics.report.markup import Html, between, count, escape, figure, percent, ratio, tag
 from tests import browser
+from tests.captures import FIXTURES, journal_export
 
-CAPTURE = Path(__file__).parent.parent / "fixtures" / "real" / "A" / "journal.export.zst"
+CAPTURE = journal_export("A")
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;</style></svg>]]>"
 SWEEP = pd.DataFrame(
     {
@@ -121,6 +123,7 @@ def pages(capture: Log) -> dict[str, str]:
     return {
         "small.html": render_report(capture, bench=SWEEP),
         "empty.html": render_report(EMPTY),
+        "incident.html": render_report(ddt.read(FIXTURES / "incident" / "simulated-journal.export.zst")),
         "large.html": render_report(large()),
         "evil.html": render_report(hostile, found, title=EVIL, bench=SWEEP.assign(reason=EVIL)),
     }
@@ -136,10 +139,11 @@ def folder(pages: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def seen(folder: Path, pages: dict[str, str]) -> browser.Seen:
-    return browser.look(folder, list(pages))
+    return browser.look(folder, list(pages), WIDTHS)
 
 
-NAMES = ("small.html", "empty.html", "large.html", "evil.html")
+WIDTHS = (360, 400, 800, 1200, 1280)
+NAMES = ("small.html", "incident.html", "empty.html", "large.html", "evil.html")
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------------
@@ -156,6 +160,21 @@ def test_the_checker_sees_a_console_error_a_request_and_a_page_that_is_too_wide(
     assert found.frames["bad.html", 360]["beyond"] == ["P."]
 
 
+def test_the_checker_sees_texts_on_each_other_texts_cut_off_boxes_that_scroll_and_counts_words(tmp_path: Path) -> None:
+    text = '<text x="{}" y="20" font-size="10">{}</text>'
+    svg = "".join(text.format(x, said) for x, said in ((0, "overlapping"), (20, "words"), (185, "cut off")))
+    inside = f'<figure><svg width="200" viewBox="0 0 200 40">{svg}</svg></figure>'
+    wide = '<div style="overflow-x: auto; width: 100px"><p style="width: 300px">wide'
+    (tmp_path / "bad.html").write_text(
+        f"<!doctype html><title>t</title>{inside}<details><summary>four words</summary>folded</details>{wide}"
+    )
+    frame = browser.look(tmp_path, ["bad.html"], (360,)).frames["bad.html", 360]
+    assert ["overlapping", "words"] in frame["overlaps"]
+    assert ["cut off", "cut off"] in frame["overlaps"]
+    assert frame["scrolled"] == [": wide"]
+    assert frame["words"] == 7  # overlapping words cut off, four words, wide; what is folded is not counted
+
+
 def test_no_page_logs_an_error(seen: browser.Seen) -> None:
     assert seen.console == []
 
@@ -165,20 +184,63 @@ def test_no_page_asks_the_network_for_anything(seen: browser.Seen) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_fits_its_screen_and_shows_its_pictures(seen: browser.Seen, name: str, width: int) -> None:
     frame = seen.frames[name, width]
     assert frame["scroll"] <= frame["client"]
     assert frame["beyond"] == []
+    assert frame["scrolled"] == []
     assert frame["figures"] >= 7  # six against context and the like, one over time; one more where there is a comparison
-    assert frame["height"] > 2000
+    assert frame["height"] > 1500
     assert frame["title"]
 
 
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_letters_in_pictures_can_be_read(seen: browser.Seen, width: int) -> None:
     """Sample sizes are the smallest: 7 points of a picture 4.3 inches wide, in the 328 pixels of a phone, are 7.4 pixels."""
     assert seen.frames["small.html", width]["letters"] >= 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_text_of_a_picture_lies_on_another_or_is_cut_off(seen: browser.Seen, name: str, width: int) -> None:
+    assert seen.frames[name, width]["overlaps"] == []
+
+
+def test_nothing_scrolls_sideways_when_every_fold_is_open(folder: Path) -> None:
+    opened = browser.look(folder, ["small.html", "evil.html"], (400, 800, 1200), unfolded=True)
+    for (name, width), frame in opened.frames.items():
+        assert frame["scroll"] <= frame["client"], (name, width)
+        assert frame["scrolled"] == [], (name, width)
+
+
+@pytest.mark.parametrize(("width", "height"), [(400, 800), (1280, 800)])
+def test_the_first_screen_holds_what_was_read_both_speeds_the_cause_and_what_is_not(seen: browser.Seen, width: int, height: int) -> None:
+    """The truth of the capture: 34.3 and 18.4 tok/s; the drafter is the cause, the parser of the same restart is not."""
+    shown = [one for one in seen.frames["small.html", width]["boxes"] if one["bottom"] <= height and one["right"] <= width]
+    said = [" ".join(one["text"].split()) for one in shown if one["text"]]
+    assert said[0].startswith("sglang-tiny.service · 2026-11-29 15:17-15:20 UTC")
+    assert said[1] == "Slower since the restart at 15:19:17"
+    assert said[2].startswith("34.3 → 18.4 tok/s a request")
+    assert said[3].startswith("Likely cause: --speculative-draft-model-path a-draft-v1 → a-draft-v2")
+    assert said[4].startswith("Not the cause: --reasoning-parser → qwen3")
+    assert any(one["name"].startswith("whole") for one in shown), "throughput over time is on the first screen too"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_at_most_1200_words_before_anything_is_unfolded(seen: browser.Seen, name: str) -> None:
+    assert 100 < seen.frames[name, 1200]["words"] <= 1200
+
+
+def test_every_picture_says_in_words_what_it_shows(seen: browser.Seen) -> None:
+    told = seen.frames["small.html", 1200]["alt"]
+    assert len(set(told)) == len(told) == 8
+    assert all(len(one.split()) >= 8 for one in told)
+    over_time, shares, step_time, tokens, *_ = told
+    assert "restart 15:19:17" in over_time
+    assert "34.3 → 18.4 tok/s" in shares
+    assert "ms longer per 1,000 tokens" in step_time
+    assert "3.72, then 2.11 tokens a step" in tokens
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -275,30 +337,44 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", body)))
 
 
-def test_the_verdict_comes_first_and_every_hypothesis_stands_below(capture: Log, pages: dict[str, str]) -> None:
+def test_the_answer_comes_first_and_every_hypothesis_stands_below(capture: Log, pages: dict[str, str]) -> None:
     found, said = ddt.diagnose(capture), text_of(pages["small.html"])
-    assert (
-        said.index(found.verdict.split(". ")[0]) < said.index(found.hypotheses[0].name) < said.index("What was read, and what was left out")
-    )
+    assert said.index(answer(found).headline) < said.index(found.hypotheses[0].name) < said.index("All counts and notes")
     for one in found.hypotheses:
         assert one.name in said
         assert re.sub(r"\s+", " ", one.evidence) in said
-    for sentence in (*found.cannot_tell, *found.next):
+    names = tuple(f"{one.name}:" for one in found.hypotheses)
+    for sentence in (*(said for said in found.cannot_tell if not said.startswith(names)), *found.next):
         assert sentence in said
+
+
+@pytest.mark.parametrize("name", ["small.html", "incident.html"])
+def test_no_sentence_stands_in_two_sections(pages: dict[str, str], name: str) -> None:
+    """Of five words and more, wherever it is folded; code, and what a fold is called, may come again."""
+    page = pages[name]
+    page = re.sub(r"<pre.*?</pre>|<summary>Where these.*?</summary>|<p class=.lang.>.*?</p>|<nav.*?</nav>", " ", page, flags=re.S)
+    held: dict[str, set[int]] = {}
+    for number, section in enumerate(re.split(r"<section", page)):
+        texts = re.split(r"</(?:p|li|td|th|dd|dt|h[1-3]|summary|span|text|title)>", re.sub(r'aria-label="[^"]*"', "", section))
+        for text in texts:
+            for sentence in re.split(r"(?<=[.;!?]) ", text_of(text)):
+                if len(sentence.split()) >= 5:
+                    held.setdefault(sentence.strip(" .;"), set()).add(number)
+    assert {said: where for said, where in held.items() if len(where) > 1} == {}
 
 
 def test_flags_that_changed_stand_beside_what_the_data_say(pages: dict[str, str]) -> None:
     """Between the two runs of the capture --reasoning-parser and the draft model changed (its README)."""
     said = text_of(pages["small.html"])
-    assert re.search(r"reasoning_parser .*?qwen3 refuted", said)
-    assert re.search(r"speculative_draft_model_path m/a-draft-v1 m/a-draft-v2 supported", said)
+    assert re.search(r"--reasoning-parser \(not set\) qwen3 ruled out", said)
+    assert re.search(r"--speculative-draft-model-path m/a-draft-v1 m/a-draft-v2 cause", said)
 
 
 def test_the_numbers_of_the_capture_stand_on_the_page(pages: dict[str, str]) -> None:
     """545 metrics lines, 2 server starts, tokens per step and request 3.725 and 2.108 (the capture's truth)."""
     said = text_of(pages["small.html"])
     assert "rows of steps 545" in said
-    assert re.search(r"Tokens per step 3\.7[23] 2\.11", said)
+    assert re.search(r"tokens/step 3\.72 2\.11", said)
     assert "STANDALONE" in said
 
 
@@ -313,8 +389,9 @@ def test_a_sweep_is_read_as_a_frame_as_rows_and_as_its_file(bench: Any) -> None:
 
 
 def test_the_sweep_stands_beside_the_log_at_equal_context(capture: Log, pages: dict[str, str]) -> None:
-    said, facts = text_of(pages["small.html"]), gather(capture, SWEEP)
-    row = facts.curve[(facts.curve["low"] <= 1407) & (facts.curve["high"] > 1407)].iloc[0]
+    said = text_of(pages["small.html"])
+    curve = ddt.by_context(capture.basis.frame())
+    row = curve[(curve["low"] <= 1407) & (curve["high"] > 1407)].iloc[0]
     assert f"1,407 26.0 25.0 to 27.0 {figure(row['tok_per_s'])}" in said
     assert ratio(26.0 / row["tok_per_s"]) in said
     assert "measured sweep (3 points)" in pages["small.html"]
@@ -323,9 +400,9 @@ def test_the_sweep_stands_beside_the_log_at_equal_context(capture: Log, pages: d
 
 def test_an_empty_log_gives_a_page_that_says_what_is_missing(pages: dict[str, str]) -> None:
     page, said = pages["empty.html"], text_of(pages["empty.html"])
-    assert "cannot be told" in said
+    assert "No line at all was found" in said
     assert "The log has no server start" in said
-    assert page.count("Nothing to draw: ") == 8  # six pictures, and the one over time in its wide and its narrow form
+    assert len(re.findall(r"<text[^>]*>Nothing to draw: ", page)) == 8  # six pictures, and the one over time in its wide and narrow form
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b|<NA>", said)
 
 
@@ -384,8 +461,8 @@ def blocks(page: str, kind: str) -> list[str]:
 
 
 def test_every_section_says_where_its_numbers_come_from(pages: dict[str, str]) -> None:
-    sections = re.split(r"<h2 ", pages["small.html"])
-    assert len(sections) > 8
+    sections = re.split(r"<h2 ", pages["small.html"])[1:]
+    assert len(sections) >= 8
     for section in sections[:-1]:  # the last one is about how to get them all again
         assert "Where these numbers come from" in section, section[:200]
 
@@ -411,7 +488,7 @@ def test_the_queries_on_the_page_run_on_an_export_and_give_its_numbers(pages: di
     assert len(queries) >= 5
     results = [duckdb.sql(q.replace("'export/", f"'{tmp_path}/export/")).df() for q in queries]
     (curve,) = [r for r in results if "step_time_mean_ms" in r]
-    facts = gather(capture)
+    facts = gather(capture, ddt.diagnose(capture))
     np.testing.assert_allclose(curve["step_time_mean_ms"], facts.curve["step_time_mean_ms"])
     np.testing.assert_allclose(curve["tokens_per_step_pooled"], facts.curve["tokens_per_step_pooled"])
     np.testing.assert_array_equal(curve["request_steps"], facts.curve["rows"])
@@ -433,7 +510,7 @@ def test_a_long_value_is_cut_and_its_length_is_said() -> None:
     assert cut("v" * 200) == "v" * 200
 
 
-def test_parts_that_work_against_each_other_are_remarked_and_slopes_are_told_apart() -> None:
+def test_parts_that_work_against_each_other_are_remarked() -> None:
     log = ddt.read_text(CAPTURE)
     found = ddt.diagnose(log)
     first = dataclasses.replace(
@@ -447,9 +524,15 @@ def test_parts_that_work_against_each_other_are_remarked_and_slopes_are_told_apa
     assert "95.8 % to 246.9 %" in page
     assert "By these estimates tokens per step rose and made up for part of the slow-down (the interval leaves it open)" in page
     assert "no interval: too few rows" in page
-    assert "139" not in page[page.index("131.9 %") - 400 : page.index("131.9 %") + 1500]
-    assert "This is the line through the picture" in page
-    assert "hold all measured causes equal" in page
+    assert "139" not in text_of(page[page.index("95.8 % to 246.9 %") - 900 : page.index("95.8 % to 246.9 %") + 900])
+
+
+def test_one_slope_stands_on_the_page(capture: Log, pages: dict[str, str]) -> None:
+    slope = ddt.diagnose(capture).slopes["context_step_ms"].value
+    assert slope is not None
+    said = text_of(pages["small.html"]) + " ".join(re.findall(r"<text[^>]*>(.*?)</text>", pages["small.html"]))
+    told = {round(float(v)) for v in re.findall(r"([\d.]+) ms (?:longer )?per 1,000 tokens", said)}
+    assert told == {round(slope)}
 
 
 def test_by_context_values_of_decode_lines_are_said_to_be_means() -> None:

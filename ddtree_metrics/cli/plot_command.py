@@ -32,6 +32,7 @@ Examples:
 def plot(source: Input, output: str, kind: str, by: str, bench: str | None, force: bool) -> None:
     """Draw step time and tokens per step against context, or another picture."""
     from ddtree_metrics import metrics, plots
+    from ddtree_metrics.diagnosis import diagnose
     from ddtree_metrics.report.facts import gather
 
     refuse_inputs(source, [output], bench)
@@ -42,11 +43,11 @@ def plot(source: Input, output: str, kind: str, by: str, bench: str | None, forc
         sweep = load_sweep(bench)
     log = source.log()
     end_if_nothing(source, log, data=True)
-    facts = gather(log, sweep)
-    curve = facts.curve if by == "context" else metrics.by_context(facts.rows, by=AXES[by])
-    fit = facts.fit if by == "context" else None
-    drawn = PICTURES[kind](plots, Subject(log, facts, curve, fit))
-    written = plots.save_figure(drawn, Path(output), force=force)
+    found = diagnose(log)
+    facts = gather(log, found, sweep)
+    curve = facts.curve if by == "context" else metrics.by_context(facts.rows, by=AXES[by], each="run")
+    curve.attrs["starts"] = facts.starts
+    written = plots.save_figure(PICTURES[kind](plots, Subject(log, found, facts, curve)), Path(output), force=force)
     say_notes(log.coverage)
     say(f"wrote {written}")
     fail_if_damaged(log.coverage)

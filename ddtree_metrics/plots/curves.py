@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
@@ -23,6 +24,7 @@ from ddtree_metrics.plots.looks import (
     error_bars,
     field,
     finish,
+    fitting,
     has,
     look,
     new_axes,
@@ -197,9 +199,9 @@ def _bins(ax: Axes, curve: pd.DataFrame, value: str, counts: str, label: str | N
 def _axis(ax: Axes, by: str, under: str) -> None:
     """Name the x axis, and make it logarithmic where it spans more than two decades."""
     said = AXIS_WORDS.get(by, by.replace("_", " "))
-    old = ax.get_xlabel().partition("\n")[2]
+    old = ax.get_xlabel().partition("\n")[2].replace("\n", " ")
     parts = dict.fromkeys(part for part in (*old.split("; "), *under.split("; ")) if part)
-    ax.set_xlabel("\n".join([said, "; ".join(parts)]) if parts else said, fontsize=9)
+    ax.set_xlabel("\n".join([said, *textwrap.wrap("; ".join(parts), fitting(ax, 5.8))]), fontsize=9)
     shown = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in ax.lines if line.get_gid() in ("series", "hollow")])
     shown = shown[np.isfinite(shown)]
     if by.endswith(("context", "_len")) and len(shown) and shown.min() > 0 and shown.max() / shown.min() > TWO_DECADES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ddtree_metrics.plots.looks import (
     series_of,
     words,
 )
-from ddtree_metrics.plots.start_series import parts_of
+from ddtree_metrics.plots.start_series import StartLook, parts_of
 from ddtree_metrics.plots.timeline import columns_weight, quantiles, step_ms
 from ddtree_metrics.plots.titles import several
 from ddtree_metrics.steps import frames as columns
@@ -35,31 +36,48 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_survival(acceptance: Any, ax: Axes | None = None, *, label: str | None = None, color: str | None = None) -> Axes:
+def plot_survival(
+    acceptance: Any,
+    ax: Axes | None = None,
+    *,
+    starts: Mapping[int, StartLook] | None = None,
+    label: str | None = None,
+    color: str | None = None,
+) -> Axes:
     """Draw how often at least so many drafts were accepted, and the chance of each depth once the one before was reached.
 
     Parameters
     ----------
-    acceptance : Acceptance or DataFrame
-        What ``acceptance`` gives, or its ``survival`` frame: ``depth, survival`` and, if there, ``conditional, low, high, rows``.
+    acceptance : Acceptance, DataFrame, or mapping of int to either
+        What ``acceptance`` gives, or its ``survival`` frame: ``depth, survival`` and, if there, ``conditional, low, high, rows``. Of a
+        mapping by server start each is a series.
+    starts : mapping of int to StartLook, optional
+        The name and colour of each server start of such a mapping.
     ax, label, color
         As in ``plot_step_time``.
     """
     import pandas as pd
 
+    if isinstance(acceptance, Mapping):
+        for run, one in acceptance.items():
+            start = (starts or {}).get(run)
+            name = None if start is None or len(acceptance) < 2 else start.name if label is None else label
+            ax = plot_survival(one, ax, label=name, color=start.color if start else color)
+        return ax if ax is not None else plot_survival(None, label=label)
     is_frame = isinstance(acceptance, pd.DataFrame)
     frame = acceptance if is_frame else getattr(acceptance, "survival", None)
     frame = frame if isinstance(frame, pd.DataFrame) else pd.DataFrame()
     depth, survival = (drawable(columns.numeric(frame, name)) for name in ("depth", "survival"))
     ok = np.isfinite(depth) & np.isfinite(survival) & (depth > 0)
-    first = survival[ok][np.argmin(depth[ok])] if ok.any() else float("nan")
-    ax = new_axes(ax, f"The first draft is accepted in {100 * first:.0f} % of steps" if ok.any() else "Accepted drafts by depth")
     if not ok.any():
         reason = None if is_frame else words(acceptance, "reason")
-        return nothing(ax, reason or "no step says how many drafts of each sequence were accepted", label or None)
-    if series_of(ax):
-        before = ax.get_title(loc="left").replace("\n", " ").removesuffix(" of steps")
-        entitle(ax, f"{before}, then {100 * first:.0f} % of steps")
+        why = reason or "no step says how many drafts of each sequence were accepted"
+        return nothing(new_axes(ax, "Accepted drafts by depth"), why, label or None)
+    ax = new_axes(ax, "")
+    before = [float(np.asarray(line.get_ydata())[0]) for line in series_of(ax)]
+    shares = [f"{100 * v:.0f}" for v in (*before, survival[ok][np.argmin(depth[ok])])]
+    said = ", then ".join(shares) if len(shares) < 5 else f"{min(shares, key=float)} to {max(shares, key=float)}"
+    entitle(ax, f"The first draft is accepted in {said} % of steps")
     color, marker = look(ax, color)
     rows = drawable(columns.numeric(frame, "rows"))
     n = f"n = {number(float(np.nanmax(rows)), whole=True)} request-steps" if np.isfinite(rows).any() else ""

@@ -68,8 +68,7 @@ def new_axes(ax: Axes | None, title: str, size: tuple[float, float] = SIZE) -> A
 
 def entitle(ax: Axes, title: str) -> None:
     """Write what is seen above a picture, in lines that fit it."""
-    width = max(24, int(_points_across(ax) / 5.4))
-    ax.set_title(textwrap.fill(plain(title), width), loc="left", fontsize=10, fontweight="bold")
+    ax.set_title(textwrap.fill(plain(title), fitting(ax, 6.6)), loc="left", fontsize=10, fontweight="bold")
 
 
 def finish(ax: Axes, ylabel: str, *, top: float | None = None, ncols: int = 1) -> Axes:
@@ -83,6 +82,9 @@ def finish(ax: Axes, ylabel: str, *, top: float | None = None, ncols: int = 1) -
     below = _write_sizes(ax)
     lines_of_label = 1 + ax.get_xlabel().count("\n")
     handles, labels = ax.get_legend_handles_labels()
+    if len(handles) > MOST_LINES:  # sizes of series that are named elsewhere would take the room of the picture
+        kept = [i for i, said in enumerate(labels) if not str(said).startswith("n = ")]
+        handles, labels = [handles[i] for i in kept], [labels[i] for i in kept]
     if handles:
         from matplotlib.transforms import ScaledTranslation
 
@@ -90,7 +92,7 @@ def finish(ax: Axes, ylabel: str, *, top: float | None = None, ncols: int = 1) -
         under = ax.transAxes + ScaledTranslation(0.0, -(below + 20 + 12 * lines_of_label) / 72, figure.dpi_scale_trans)
         ax.legend(
             handles,
-            [textwrap.fill(plain(shorten(str(said), 90)), 52) for said in labels],
+            [textwrap.fill(plain(shorten(str(said), 90)), fitting(ax, 5.6) - 6) for said in labels],
             fontsize=8,
             loc="upper left",
             bbox_to_anchor=(-0.02, 0.0),
@@ -185,6 +187,10 @@ def _kept(ax: Axes) -> list[tuple[Floats, Floats, str]]:
 STRIP_PT: Final = 6.0
 """Room for the thin lines from points to sample sizes that had to be moved aside."""
 ROW_PT: Final = 9.5
+MOST_LINES: Final = 5
+"""Of longer legends, lines that only say sizes are left out."""
+MOST_ROWS: Final = 3
+"""More series than that share one row, in which sizes at about the same place are added up."""
 
 
 def _write_sizes(ax: Axes) -> float:
@@ -198,6 +204,8 @@ def _write_sizes(ax: Axes) -> float:
     if not rows:
         return 0.0
     across = _points_across(ax)
+    if len(rows) > MOST_ROWS:
+        rows = [_together(ax, rows)]
     for row, (x, n, color) in enumerate(rows):
         down = -(STRIP_PT + ROW_PT * row)
         shown = [number(v, whole=True) for v in n]
@@ -238,6 +246,21 @@ def _write_sizes(ax: Axes) -> float:
     room = STRIP_PT + ROW_PT * len(rows)
     ax.tick_params(axis="x", pad=room + 3, length=0)
     return room
+
+
+def fitting(ax: Axes, points: float) -> int:
+    """Return how many letters of so many points fit between the ends of the x axis."""
+    return max(24, int(_points_across(ax) / points))
+
+
+def _together(ax: Axes, rows: list[tuple[Floats, Floats, str]]) -> tuple[Floats, Floats, str]:
+    """Add up the sizes of several series where they stand at about the same place."""
+    x, n = (np.concatenate([row[i] for row in rows]) for i in (0, 1))
+    order = np.argsort(x, kind="stable")
+    x, n = x[order], n[order]
+    group = np.cumsum(np.concatenate([[0], np.diff(_along(ax, x)) > 0.03]))
+    many = np.bincount(group)
+    return np.bincount(group, x) / many, np.asarray(np.bincount(group, n), dtype=np.float64), QUIET
 
 
 def _points_across(ax: Axes) -> float:

@@ -44,23 +44,29 @@ class StartLook:
 
 
 def start_looks(basis: Basis) -> dict[int, StartLook]:
-    """Return the server starts of which there are rows, by number, the oldest first."""
+    """Return the server starts of which there are rows, by number, the oldest first; those before the last six as one, of number 0."""
     numbers = sorted(int(n) for n in np.unique(basis.run))
     runs = {run.number: run for run in basis.runs}
     several = len(basis.services) > 1
     made: dict[int, StartLook] = {}
     last = [n for n in numbers if n > 0][-MOST:]
-    for number in numbers:
+    if len(last) < len(numbers):
+        made[EARLIER] = StartLook(EARLIER, "before the first start" if numbers[: -len(last) or None] == [0] else "earlier starts", QUIET)
+    for place, number in enumerate(last):
         run = runs.get(number)
-        if number not in last:
-            made[number] = StartLook(number, "before the first start" if number == 0 else "an earlier start", QUIET)
-            continue
         at = None if run is None else run.start_us
         when = None if at is None else format_us(at)[11:19]
         name = f"started {when}" if when and run and not run.hidden else run.label if run else f"run {number}"
         if several and run is not None and 0 <= run.service < len(basis.services):
             name += f", {basis.services[run.service].rpartition('/')[2]}"
-        made[number] = StartLook(number, name, SERIES[last.index(number)], at)
+        made[number] = StartLook(number, name, SERIES[place], at)
+    return made
+
+
+def with_starts(frame: pd.DataFrame, looks: Mapping[int, StartLook]) -> pd.DataFrame:
+    """Return a frame whose ``run`` has the numbers of these starts, with their names and colours in ``attrs``."""
+    made = frame.assign(run=frame["run"].where(frame["run"].isin(list(looks)), EARLIER)) if "run" in frame else frame.copy(deep=False)
+    made.attrs["starts"] = dict(looks)
     return made
 
 

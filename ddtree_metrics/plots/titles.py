@@ -11,6 +11,7 @@ from ddtree_metrics.steps import frames as columns
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from ddtree_metrics.plots.slopes import Slope
 
@@ -119,3 +120,28 @@ def _differ(curve: pd.DataFrame, value: str) -> bool:
     if not weight.sum():
         return False
     return bool(abs(np.average(np.log(both[f"{value}_other"] / both[f"{value}_one"]), weights=weight)) > np.log(SAME))
+
+
+def described(ax: Axes) -> str:
+    """Say in words what a picture shows: its title, what is measured against what, and where each series begins and ends."""
+    title = " ".join(ax.get_title(loc="left").split())
+    nothing = [t.get_text() for t in ax.texts if t.get_gid() == "nothing"]
+    if nothing:
+        return f"{title}. {' '.join(nothing[0].split())}"
+    axes = [" ".join(text.partition("\n")[0].split()) for text in (ax.get_ylabel(), ax.get_xlabel())]
+    said = [title, f"{axes[0]} against {axes[1]}" if axes[0] else axes[1]]
+    starts = [t.get_text() for t in ax.texts if t.get_gid() == "start"]
+    lines = [line for line in ax.lines if line.get_gid() == "series"]
+    for place, line in enumerate(lines):
+        x, y = np.asarray(line.get_xdata(orig=False), dtype=float), np.asarray(line.get_ydata(), dtype=float)
+        x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+        name = f"series {place + 1} of {len(lines)}: " if len(lines) > 1 else ""
+        if not len(y):
+            continue
+        if "time (" in axes[1]:
+            said.append(f"{name}from {number(float(y.min()))} to {number(float(y.max()))}, {number(float(y.mean()))} on average")
+            continue
+        ends = [f"{number(float(y[i]))} at {number(float(x[i]), whole=True)}" for i in (0, -1)]
+        said.append(name + ", ".join(ends))
+    labels = [str(label) for label in ax.get_legend_handles_labels()[1]]
+    return ". ".join([*said, *starts, *labels]).replace("$", "")

@@ -1,4 +1,4 @@
-"""A report: one HTML page that needs no network, verdict first.
+"""A report: one HTML page that needs no network, the answer first.
 
 The page holds its style and its pictures (inline SVG), runs no script, and asks for nothing: it can be mailed, printed and opened in ten
 years. All text is escaped where it is put in (``markup``), so that nothing a log says becomes part of the page.
@@ -6,22 +6,27 @@ years. All text is escaped where it is put in (``markup``), so that nothing a lo
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 from ddtree_metrics import __version__
-from ddtree_metrics.report import account, sections
+from ddtree_metrics.diagnosis.answer import answer
+from ddtree_metrics.report import account
+from ddtree_metrics.report.charts import charts, sweep
+from ddtree_metrics.report.evidence import evidence
 from ddtree_metrics.report.facts import gather
-from ddtree_metrics.report.markup import Html, count, escape, join, tag
+from ddtree_metrics.report.first_screen import first_screen, parts
+from ddtree_metrics.report.markup import Html, escape, join, tag
 from ddtree_metrics.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from ddtree_metrics.diagnosis import Diagnosis
     from ddtree_metrics.log import Log
 
-REPORT_VERSION = 1
-"""1: the first form."""
+REPORT_VERSION = 2
+"""1: the first form. 2: the answer on the first screen, evidence folded."""
 
 
 def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = None, title: str | None = None) -> str:
@@ -36,7 +41,7 @@ def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = 
     bench : Sweep, DataFrame or mapping, optional
         A measured sweep (``ddtree-logs bench --json``), laid over the curve that comes from the log.
     title : str, optional
-        Of the page; the units it is about if not given.
+        Of the page; unit, time span and requests if not given.
 
     Returns
     -------
@@ -47,27 +52,24 @@ def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = 
         from ddtree_metrics.diagnosis import diagnose
 
         diagnosis = diagnose(log)
-    facts = gather(log, bench, level=diagnosis.level)
-    name = title or _title(log)
-    body = [
-        sections.verdict(diagnosis),
-        sections.evidence(diagnosis),
-        sections.pictures(log, facts),
-        sections.curve(facts),
-        sections.sweep(facts),
-        sections.other_comparisons(diagnosis),
-        account.configuration(log, diagnosis),
-        account.events(log, facts),
+    facts = gather(log, diagnosis, bench)
+    name = title or (answer(diagnosis).scene if diagnosis.scene and diagnosis.scene.services else "Decode speed")
+    pieces = [
+        parts(diagnosis),
+        evidence(diagnosis),
+        charts(diagnosis, facts),
+        sweep(facts),
+        account.configuration(log, diagnosis, facts),
         account.coverage(log, diagnosis, facts),
-        account.conventions(log, diagnosis),
+        account.definitions(log, diagnosis, facts),
         _reproduce(),
     ]
     return Template(_read("page.html")).substitute(
         title=escape(name),
         version=escape(__version__),
         style=_read("page.css"),
-        header=_header(log, name, with_sweep=facts.sweep is not None, with_others=len(diagnosis.comparisons) > 1),
-        body=join(body),
+        header=tag("h1", name),
+        body=join([first_screen(diagnosis, facts), _nav(pieces), pieces]),
         footer=tag(
             "p",
             f"Made by ddtree_metrics {__version__}; report form {REPORT_VERSION}, table schema {SCHEMA_VERSION}. "
@@ -76,58 +78,21 @@ def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = 
     )
 
 
-def _title(log: Log) -> str:
-    units = sorted(log.coverage.units, key=lambda u: -log.coverage.units[u])
-    about = ", ".join(units[:2]) + (f" and {len(units) - 2} more" if len(units) > 2 else "")
-    return f"Decode speed of {about}" if about else "Decode speed"
-
-
-def _header(log: Log, name: str, *, with_sweep: bool, with_others: bool) -> Html:
-    met = log.coverage
-    window = f"{account.stamp(met.first_us)} to {account.stamp(met.last_us)} UTC" if met.first_us is not None else "no line has a time"
-    source = account.cut(met.source, 300) if met.source else "source not known"
-    links = [
-        ("evidence", "Evidence"),
-        ("pictures", "Pictures"),
-        ("by-context", "By context"),
-        *([("sweep", "Measured sweep")] if with_sweep else []),
-        *([("comparisons", "Other comparisons")] if with_others else []),
-        ("config", "Flags"),
-        ("events", "Events"),
-        ("coverage", "What was read"),
-        ("conventions", "What numbers count"),
-        ("reproduce", "Reproduce"),
-    ]
-    return join(
-        [
-            tag("h1", name),
-            tag("p", f"{window} · {count(met.lines)} lines · ", source),
-            tag("nav", [tag("a", said, href=f"#{anchor}") for anchor, said in links], aria_label="Sections"),
-        ]
-    )
+def _nav(pieces: list[Html | None]) -> Html:
+    """Link to the sections, by their headings."""
+    found = [m for piece in pieces if piece for m in [re.search(r'<h2 id="([^"]+)">(.*?)</h2>', piece)] if m]
+    return tag("nav", [tag("a", Html(m[2]), href=f"#{m[1]}") for m in found], aria_label="Sections")
 
 
 def _reproduce() -> Html:
-    shell = (
-        "ddtree-logs export FILE... -t all -o export/     # or -u UNIT -S SINCE instead of FILE\n"
-        "ddtree-logs report export/*.parquet -o report.html"
-    )
-    python = (
-        "import ddtree_metrics as ddt\n\n"
-        'log = ddt.read_parquet("export")     # or ddt.read_text(...), ddt.read_journal(...)\n'
-        "found = ddt.diagnose(log)"
-    )
-    return join(
-        [
-            tag("h2", "How to get these numbers again", id="reproduce"),
-            tag(
-                "p",
-                "Below each block stands the call that gives its numbers, and the SQL where a query gives the same. "
-                "Both start from an export of the same lines:",
-            ),
-            tag("pre", tag("code", shell), tabindex="0"),
-            tag("pre", tag("code", python), tabindex="0"),
-        ]
+    shell = "ddtree-logs export FILE... -t all -o export/\nddtree-logs report export/*.parquet -o report.html"
+    python = 'import ddtree_metrics as ddt\n\nlog = ddt.read("export")\nfound = ddt.diagnose(log)'
+    return tag(
+        "section",
+        tag("h2", "Reproduce", id="reproduce"),
+        tag("p", "Under each section stands the call that gives its numbers, and the SQL where a query gives the same. Both start from:"),
+        tag("pre", tag("code", shell), tabindex="0"),
+        tag("pre", tag("code", python), tabindex="0"),
     )
 
 

@@ -1,4 +1,4 @@
-"""The sections of a report that say what it rests on: coverage, what was left out, conventions, configuration, events."""
+"""The sections of a page that say what it rests on: server starts, what was read and left out, definitions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.diagnosis.numerals import cut_words
-from ddtree_metrics.report.facts import Facts
-from ddtree_metrics.report.markup import Html, count, how, join, table, tag
+from ddtree_metrics.diagnosis.phrases import flag_name
+from ddtree_metrics.diagnosis.text import STATUS
+from ddtree_metrics.report.facts import Facts, clocks
+from ddtree_metrics.report.markup import Html, count, how, table, tag
 from ddtree_metrics.steps import frames as columns
+from ddtree_metrics.steps.left_out import left_out
 from ddtree_metrics.times import format_us
 
 if TYPE_CHECKING:
@@ -49,7 +52,6 @@ def coverage(log: Log, diagnosis: Diagnosis, facts: Facts) -> Html:
         jumps = ", ".join(f"{s:+.1f} s" for s in met.clock_steps[:8]) + (" …" if len(met.clock_steps) > 8 else "")
         rows.append((f"jumps of the wall clock ({jumps})", count(len(met.clock_steps))))
     units = [(cut(unit), count(n)) for unit, n in sorted(met.units.items(), key=lambda u: -u[1])[:20]]
-    left = [(reason, count(n)) for reason, n in sorted(diagnosis.excluded.items(), key=lambda e: -e[1])]
     warnings = []
     if met.suppressed_lines:
         warnings.append(
@@ -64,26 +66,34 @@ def coverage(log: Log, diagnosis: Diagnosis, facts: Facts) -> Html:
          tag("pre", tag("code", "\n".join(f"{where}: {cut(text)}" for where, text in kind.examples)), tabindex="0")]
         for kind in met.broken[:20]
     ]  # fmt: skip
-    return join(
-        [
-            tag("h2", "What was read, and what was left out", id="coverage"),
-            [tag("p", w, class_="note") for w in warnings],
+    totals = [f"{count(n)} {said}" for said, n in met.counted()[:4]]
+    left_said = [left_out(reason, n) for reason, n in sorted(diagnosis.excluded.items(), key=lambda e: -e[1])]
+    comparison = getattr(facts.comparison, "sentence", None)
+    return tag(
+        "section",
+        tag("h2", "What was read", id="coverage"),
+        [tag("p", w, class_="note") for w in warnings],
+        tag("p", f"{'; '.join(totals)}. Left out: {'; '.join(cut(one) for one in left_said[:4]) or 'nothing'}."),
+        tag("p", sentence) if isinstance(sentence, str) and sentence else None,
+        tag("p", comparison) if comparison else None,
+        tag(
+            "details",
+            tag("summary", "All counts and notes"),
             table(("Read", "Count"), rows, numeric=(1,), class_="short"),
             [tag("h3", "By unit"), table(("Unit", "Lines"), units, numeric=(1,), class_="short")] if len(units) > 1 else None,
-            tag("h3", "Left out of the numbers"),
-            table(("Reason", "Rows"), left, numeric=(1,), class_="short") if left else tag("p", "Nothing was left out.", class_="quiet"),
-            tag("p", sentence) if isinstance(sentence, str) and sentence else None,
+            [tag("h3", "Left out of the numbers"), tag("ul", [tag("li", one) for one in left_said])] if left_said else None,
             tag("ul", [tag("li", n) for n in notes]) if notes else None,
-            tag("details", tag("summary", "Examples of broken lines"), examples) if examples else None,
-            how(
-                "log.coverage.to_dict()\nddt.diagnose(log).excluded\nddt.gaps(log.steps, log.events, prefill=log.prefill)",
-                "SELECT step_why, count(*) AS rows\nFROM 'export/steps.parquet'\nGROUP BY step_why\nORDER BY rows DESC;",
-            ),
-        ]
+        ),
+        tag("details", tag("summary", "Examples of broken lines"), examples) if examples else None,
+        _events(log),
+        how(
+            "log.coverage.to_dict()\nddt.diagnose(log).excluded\nddt.gaps(log.steps, log.events, prefill=log.prefill)",
+            "SELECT step_why, count(*) AS rows\nFROM 'export/steps.parquet'\nGROUP BY step_why\nORDER BY rows DESC;",
+        ),
     )
 
 
-def conventions(log: Log, diagnosis: Diagnosis) -> Html:
+def definitions(log: Log, diagnosis: Diagnosis, facts: Facts) -> Html:
     """Say what the numbers count, and what that rests on."""
     counts = log.counts
     root = {
@@ -91,117 +101,108 @@ def conventions(log: Log, diagnosis: Diagnosis) -> Html:
         0: "nodes do not count the root (inferred: trees reach the budget and never exceed it)",
         None: "whether nodes count the root cannot be told",
     }[counts.root]
-    lines = log.lean_steps if log.has_rows("steps") else log.decode
-    clocks = sorted({str(z) for z in columns.text(lines.drop_duplicates("time_from"), "time_from") if z is not None})
+    told = clocks(log)
     said: list[object] = [
         cut(counts.sentence(), 400),
         root,
-        "tokens per step come from the commit lengths only, bonus token included where the commit has it; pooled means all tokens over "
-        "all request-steps, mean over requests means each request counts once",
-        "step time is wall time from one step to the next of one stream, host work included; it is null across a prefill, idle time, "
-        "a restart, a boot, lost lines or a jump of the clock",
+        "speed of a request (tok/s) = tokens a step / step time, both averaged over request-steps: a step of four requests counts as four",
+        "tokens a step come from commit lengths as logged",
+        "step time is wall time from one step to the next, host work included; not across a prefill, idle time, a restart or lost lines",
         "context length is what is in the KV cache when a step begins: prompt and what earlier steps committed",
-        f"intervals are {100 * diagnosis.level:g} % intervals from resampling requests (distinct prompts where they are known), not steps",
-        f"times come from: {', '.join(clocks)}" if clocks else "no line has a time",
+        f"{100 * diagnosis.level:g} % intervals come from resampling requests or blocks of time, not steps; × is a ratio, after / before; "
+        "at equal mix means at equal context, batch and other measured causes",
+        _one_budget(facts),
+        f"times come from {', '.join(told)}" if told else "no line has a time",
     ]
-    return join(
-        [
-            tag("h2", "What the numbers count", id="conventions"),
-            tag("ul", [tag("li", s) for s in said]),
-            how(
-                "log.counts.to_dict()",
-                "SELECT commit_lens[i] - accepted_drafts[i] AS commit_minus_accepted, count(*) AS sequences\n"
-                "FROM (SELECT *, unnest(range(1, len(commit_lens) + 1)) AS i FROM 'export/steps.parquet'\n"
-                "      WHERE step_why IS DISTINCT FROM 'duplicate_rank')\n"
-                "GROUP BY 1\nORDER BY 1;",
-            ),
-        ]
+    return tag(
+        "section",
+        tag("h2", "Definitions", id="definitions"),
+        tag("ul", [tag("li", one) for one in said if one]),
+        how(
+            "log.counts.to_dict()",
+            "SELECT commit_lens[i] - accepted_drafts[i] AS commit_minus_accepted, count(*) AS sequences\n"
+            "FROM (SELECT *, unnest(range(1, len(commit_lens) + 1)) AS i FROM 'export/steps.parquet'\n"
+            "      WHERE step_why IS DISTINCT FROM 'duplicate_rank')\n"
+            "GROUP BY 1\nORDER BY 1;",
+        ),
     )
 
 
-def configuration(log: Log, diagnosis: Diagnosis) -> Html:
-    """List server starts, the flags that changed between them, and all arguments."""
+def _one_budget(facts: Facts) -> str | None:
+    """Say the budget where there is one only, of which no curve can be drawn."""
+    budget = columns.finite(columns.numeric(facts.rows, "budget"))
+    known = np.unique(budget[np.isfinite(budget)])
+    return f"the budget was {known[0]:g} nodes throughout, so there is no curve over budgets" if len(known) == 1 else None
+
+
+def configuration(log: Log, diagnosis: Diagnosis, facts: Facts) -> Html:
+    """List server starts and the flags that changed between them; fold all arguments."""
     servers = log.servers
-    heading = tag("h2", "Server starts and flags", id="config")
+    heading = tag("h2", "Server starts", id="config")
     if not len(servers):
-        return join([heading, tag("p", "The log has no server start: which flags the server ran with is not known.", class_="quiet")])
+        return tag(
+            "section", heading, tag("p", "The log has no server start: which flags the server ran with is not known.", class_="quiet")
+        )
     at = columns.time_us(servers)
-    shown = [name for name in START_COLUMNS if columns.has(servers, name)]
     chosen = servers.head(MOST_STARTS)
-    rows = [
-        (stamp(at[i]), *(cut(_value(row[name])) for name in shown)) for i, row in enumerate(chosen[shown].to_dict("records"))
-    ]  # fmt: skip
-    more = f"{len(servers) - MOST_STARTS} more starts are not shown." if len(servers) > MOST_STARTS else None
     changes = [
-        (tag("code", cut(flag.flag)), cut(flag.before), cut(flag.after), flag.status, cut_words(flag.evidence))
+        (
+            tag("code", cut(flag_name(flag.flag))),
+            cut(flag.before),
+            cut(flag.after),
+            STATUS.get(flag.status, flag.status),
+            cut_words(flag.evidence),
+        )
         for found in diagnosis.comparisons
         if found.kind == "runs"
         for flag in found.flags
     ]
     folds = []
-    for i, args in enumerate(chosen.get("args", [])):
-        pairs = _pairs(args)
-        if pairs:
-            lines = "\n".join(f"{cut(k, 80)} = {cut(v)}" for k, v in pairs[:MOST_ARGS])
-            folds.append(
-                tag(
-                    "details",
-                    tag("summary", f"All {len(pairs)} arguments of the start at {stamp(at[i])}"),
-                    tag("pre", tag("code", lines), tabindex="0"),
-                )
-            )
-    return join(
-        [
-            heading,
-            table(("Start (UTC)", *(START_COLUMNS[n] for n in shown)), rows, whole=(0,)),
-            tag("p", more, class_="quiet") if more else None,
-            tag("h3", "Flags that changed"),
-            table(("Flag", "Before", "After", "As the cause", "Why"), changes[:MOST_ARGS], whole=(0,), class_="cards")
-            if changes
-            else tag(
-                "p",
-                "No flag differs between the starts." if len(servers) > 1 else "There is one start: nothing to compare.",
-                class_="quiet",
-            ),
-            folds,
-            how(
-                'log.servers\n[c.flags for c in ddt.diagnose(log).comparisons if c.kind == "runs"]',
-                "SELECT time, algorithm, num_draft_tokens, budget, draft_window, args\nFROM 'export/servers.parquet'\nORDER BY time;",
-            ),
-        ]
+    for i, row in enumerate(chosen.to_dict("records")):
+        known = [f"{said} = {cut(_value(row[name]))}" for name, said in START_COLUMNS.items() if columns.has(servers, name)]
+        pairs = [f"{cut(k, 80)} = {cut(v)}" for k, v in _pairs(row.get("args"))]
+        lines = "\n".join([*known, "", *pairs[:MOST_ARGS]])
+        said = f"{stamp(at[i])}: {len(pairs)} arguments" if pairs else stamp(at[i])
+        folds.append(tag("details", tag("summary", said), tag("pre", tag("code", lines), tabindex="0")))
+    more = f"{len(servers) - MOST_STARTS} more starts are not shown." if len(servers) > MOST_STARTS else None
+    nothing = "No flag differs between the starts." if len(servers) > 1 else "There is one start: nothing to compare."
+    return tag(
+        "section",
+        heading,
+        table(("Flag", "Before", "After", "Cause?", "Why"), changes[:MOST_ARGS], class_="cards")
+        if changes
+        else tag("p", nothing, class_="quiet"),
+        folds,
+        tag("p", more, class_="quiet") if more else None,
+        how(
+            'log.servers\n[c.flags for c in ddt.diagnose(log).comparisons if c.kind == "runs"]',
+            "SELECT time, algorithm, num_draft_tokens, budget, draft_window, args\nFROM 'export/servers.parquet'\nORDER BY time;",
+        ),
     )
 
 
-def events(log: Log, facts: Facts) -> Html:
+def _events(log: Log) -> Html | None:
     """Count events by kind, and list the first of them."""
-    heading = tag("h2", "Events", id="events")
     frame = log.events
     rows = _by_kind(frame)
-    if not rows and not len(facts.gaps):
-        return join([heading, tag("p", "Nothing breaks the run of steps.", class_="quiet")])
+    if not rows:
+        return None
     at, kinds, details = columns.time_us(frame), columns.text(frame, "kind"), columns.text(frame, "detail")
     numbers = columns.numeric(frame, "count")
     listed = [
         (stamp(at[i]), str(kinds[i] or ""), count(numbers[i]), cut(details[i] or "")) for i in range(min(len(frame), MOST_EVENTS))
     ]  # fmt: skip
     more = f"{count(len(frame) - MOST_EVENTS)} more are not listed." if len(frame) > MOST_EVENTS else None
-    return join(
-        [
-            heading,
-            table(("Kind", "Events", "Sum of counts", "First (UTC)", "Last (UTC)"), rows, numeric=(1, 2), whole=(3, 4)),
-            tag(
-                "details",
-                tag("summary", f"The first {count(len(listed))} events"),
-                table(("Time (UTC)", "Kind", "Count", "Detail"), listed, numeric=(2,), whole=(0,)),
-                tag("p", more, class_="quiet") if more else None,
-            )
-            if listed
-            else None,
-            how(
-                "log.events",
-                "SELECT kind, count(*) AS events, sum(count) AS sum_of_counts\nFROM 'export/events.parquet'\nGROUP BY kind\nORDER BY kind;",
-            ),
-        ]
+    return tag(
+        "details",
+        tag("summary", f"{count(len(frame))} events"),
+        table(("Kind", "Events", "Sum of counts", "First (UTC)", "Last (UTC)"), rows, numeric=(1, 2), class_="cards"),
+        table(("Time (UTC)", "Kind", "Count", "Detail"), listed, numeric=(2,), class_="cards"),
+        tag("p", more, class_="quiet") if more else None,
+        how(
+            "log.events",
+            "SELECT kind, count(*) AS events, sum(count) AS sum_of_counts\nFROM 'export/events.parquet'\nGROUP BY kind\nORDER BY kind;",
+        ),
     )
 
 

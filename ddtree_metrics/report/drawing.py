@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ddtree_metrics.plots import looks, render_figure
+from ddtree_metrics.plots.titles import described
 from ddtree_metrics.report.markup import Html, escape, tag
 
 if TYPE_CHECKING:
@@ -32,15 +33,13 @@ COLOURS: Final = {
 }
 
 
-def draw(plot: Callable[[Axes], Any], what: str, *, size: tuple[float, float] = NARROW, class_: str = "") -> Html:
+def draw(plot: Callable[[Axes], Any], *, size: tuple[float, float] = NARROW, class_: str = "") -> Html:
     """Draw a plot and return it as a figure element.
 
     Parameters
     ----------
     plot : callable
-        Draws on the Axes it is given.
-    what : str
-        What the picture shows, for those who cannot see it.
+        Draws on the Axes it is given; what it shows, for those who cannot see it, is read off them.
     size : (float, float)
         Inches.
     class_ : str
@@ -54,7 +53,7 @@ def draw(plot: Callable[[Axes], Any], what: str, *, size: tuple[float, float] = 
         ax.patch.set_alpha(0.0)
         plot(ax)
         text = render_figure(made, "svg", text=True).decode()
-    return tag("figure", _themed(text, what), class_=class_ or None)
+    return tag("figure", _themed(text, described(ax)), class_=class_ or None)
 
 
 def _themed(text: str, what: str) -> Html:
