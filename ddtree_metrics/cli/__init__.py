@@ -25,6 +25,7 @@ COMMANDS = {
     "inspect": "what is in there: units, kinds of line, broken ones, gaps, clocks, conventions",
     "summary": "the numbers, in the terminal",
     "diagnose": "why it was slow",
+    "compare": "two windows, server starts, files or services against each other",
     "requests": "the slowest requests, those around a time, or one, and why they stand out",
     "plot": "step time and tokens per step against context: PNG, SVG, PDF",
     "report": "all of it on one HTML page that needs no network",

@@ -148,14 +148,30 @@ class Progress:
             click.echo(f"\r{account.lines:,} lines, {account.parsed.get('steps', 0):,} steps ", nl=False, err=True)
 
 
-def input_options(command: F) -> F:
-    """Add the options that say where lines come from; the command gets them as one ``Input``."""
+def input_options(command: F, *, leading: tuple[str, ...] = (), unless: tuple[str, ...] = ()) -> F:
+    """Add the options that say where lines come from; the command gets them as one ``Input``.
+
+    Parameters
+    ----------
+    command : function
+        What is decorated.
+    leading : tuple of str
+        Arguments of its own that stand before the files; they are files too, where no others are given and all of them are there.
+    unless : tuple of str
+        Options that take the place of these arguments.
+    """
 
     @functools.wraps(command)
     def wrapped(**params: Any) -> Any:
         files, requests, clock_offset = (params.pop(name) for name in ("input_files", "requests", "clock_offset"))
         if clock_offset is not None and not requests:
             raise click.UsageError("--clock-offset is that of the requests' clock: give them with --requests")
+        if leading:
+            named = () if any(params.get(name) for name in unless) else files[: len(leading)]
+            files = files[len(named) :]
+            params |= dict(zip(leading, (*named, *[None] * len(leading)), strict=False))
+            if named and not files and all(Path(name).exists() for name in named):
+                files = named
         given: Any = {name: params.pop(name) for name in _OPTIONS}
         given = {name: value for name, value in given.items() if value not in (None, ())}
         if files and any(name in given for name in PlaceKeywords.__annotations__):
@@ -163,7 +179,13 @@ def input_options(command: F) -> F:
         given["progress"] = Progress()
         return command(Input(_with_stdin(files, given), given, requests, clock_offset).on_the_logs_day(), **params)
 
-    for decorate in reversed((click.argument("input_files", metavar="[FILE]...", nargs=-1), *_OPTIONS.values(), *_REQUESTS)):
+    for decorate in reversed(
+        (
+            click.argument("input_files", metavar=" ".join([*(n.upper() for n in leading), "[FILE]..."]), nargs=-1),
+            *_OPTIONS.values(),
+            *_REQUESTS,
+        )
+    ):
         wrapped = decorate(wrapped)
     return wrapped  # type: ignore[return-value]
 

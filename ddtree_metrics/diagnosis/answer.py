@@ -70,6 +70,8 @@ class Answer:
         As of the diagnosis: ``slower``, ``faster``, ``unchanged``, ``mixed``, ``cannot_tell``.
     headline : str
         What happened.
+    names : tuple of str
+        Names in the headline, which are written as they are.
     speeds : str
         From which speed to which.
     changed : bool
@@ -98,6 +100,7 @@ class Answer:
     warning: str
     direction: str
     headline: str
+    names: tuple[str, ...] = ()
     speeds: str = ""
     changed: bool = False
     reason: str = ""
@@ -121,6 +124,7 @@ def answer(d: Diagnosis) -> Answer:
         warning=_warning(scene),
         direction=d.direction,
         headline=_headline(d, main),
+        names=heads(main) if main is not None and main.kind in ("groups", "runs") else (),
         speeds=speeds(main, each=main.kind in IN_TIME) if main is not None else "",
         changed=d.since is not None,
         reason=_reason(d),
@@ -193,9 +197,9 @@ def _headline(d: Diagnosis, main: Comparison | None) -> str:
     if d.since is not None:
         return f"{word} since the restart at {d.since.time[11:19]}" if d.since.what == "restart" else f"{word} since {d.since.time[11:19]}"
     if main.kind in ("groups", "runs"):
-        name = main.after[0].upper() + main.after[1:]
+        before, after = heads(main)
         how = {"slower": "is slower than", "faster": "is faster than"}.get(d.direction, "differs both ways from")
-        return f"{name} {how} {main.before}"
+        return f"{after} {how} {before}"
     cause = next((h for h in d.causes if h.key in _SLOW), None)
     said = _SLOW[cause.key] if cause is not None else f"{main.after} is {word.lower()}"
     return said + _restart_beside(d, main)
@@ -230,14 +234,28 @@ def speeds(c: Comparison, *, each: bool = True) -> str:
 
 
 def heads(c: Comparison) -> tuple[str, str]:
-    """Return the short names of two groups: what stands in parentheses in their names, where something does."""
-    names = []
-    for name in (c.before, c.after):
-        found = re.search(r"\((.*)\)", name)
-        names.append(found.group(1) if found else name)
-    first, second = names
+    """Return the short names of two groups: what stands in parentheses, a window without its day, without a first word that both have."""
+    first, second = (_short_name(name) for name in (c.before, c.after))
     word = second.rpartition(" ")[2]
-    return (first.removesuffix(f" {word}") if word.isalpha() else first), second
+    first = first.removesuffix(f" {word}") if word.isalpha() else first
+    common = first.partition(" ")[0]
+    if common.isalpha() and second.startswith(f"{common} ") and c.kind != "runs":
+        return first.removeprefix(f"{common} "), second.removeprefix(f"{common} ")
+    return first, second
+
+
+_WINDOW = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)? to (\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?")
+
+
+def _short_name(name: str) -> str:
+    if found := re.search(r"\((.*)\)", name):
+        return found.group(1)
+    if found := _WINDOW.fullmatch(name):
+        day, low, low_s, other_day, high, high_s = found.groups()
+        seconds = low_s != ":00" or high_s != ":00"
+        one, other = low + (low_s or "") * seconds, high + (high_s or "") * seconds
+        return f"{one}-{other}" if day == other_day else f"{day} {one} to {other_day} {other}"
+    return name
 
 
 def _parts(d: Diagnosis, main: Comparison) -> list[Part]:

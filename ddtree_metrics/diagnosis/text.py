@@ -79,6 +79,8 @@ def _screen(a: Answer, width: int, more: Sequence[str]) -> list[TextLine]:
         out += [TextLine(t, "warning") for t in _wrap(f"⚠ {a.warning}", width, "", "  ")]
     out.append(TextLine("", "gap"))
     head = a.headline.upper()
+    for own in sorted(a.names, key=len, reverse=True):
+        head = head.replace(own.upper(), own)
     if len(head) + 4 + len(a.speeds) <= width and a.speeds:
         out.append(TextLine(f"{head}    {a.speeds}", f"headline {a.direction}"))
     else:

@@ -1,0 +1,170 @@
+"""``ddtree-logs compare``: two windows, server starts, files or services against each other."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ddtree_metrics.cli import screen
+from ddtree_metrics.cli.dead_ends import end_if_nothing
+from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+from ddtree_metrics.errors import TimeError
+
+if TYPE_CHECKING:
+    from ddtree_metrics.diagnosis import Diagnosis
+    from ddtree_metrics.log import Log
+
+EXAMPLES = """
+\b
+Examples:
+  ddtree-logs compare monday.log tuesday.log
+  ddtree-logs compare run:1 run:2 run.log                      before and after a restart
+  ddtree-logs compare 13:00..13:30 14:00..14:30 -u sglang-kimi.service --since today
+  ddtree-logs compare sglang-a.service sglang-b.service --since 1h
+  ddtree-logs compare --around 14:05 run.log                   the half hours before and after 14:05
+  ddtree-logs compare --last 1h -u sglang-kimi.service         the last hour against the one before it
+"""
+
+SIDE_US = 30 * 60 * 1_000_000
+"""Around a time, so much on each side of it is compared."""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--around", metavar="TIME", help="Compare the half hours after and before this time.")
+@click.option("--last", metavar="SPAN", help="Compare the last 1h (2d, 30m) of the log with as long before it.")
+@click.option("--window", type=click.IntRange(1), metavar="TOKENS", help="The drafter's attention window, where no start line says it.")
+@click.option("--level", type=click.FloatRange(0.5, 0.999), default=0.9, show_default=True, help="Level of the intervals.")
+@click.option("--full", is_flag=True, help="All evidence under the answer.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@functools.partial(input_options, leading=("a", "b"), unless=("around", "last"))
+def compare(
+    source: Input,
+    a: str | None,
+    b: str | None,
+    around: str | None,
+    last: str | None,
+    window: int | None,
+    level: float,
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Say whether B is slower than A, by which part, and why.
+
+    A and B are two files, windows (FROM..TO), server starts (run:1), services (a unit's name), ranges (context:0-1023) or requests
+    (requests:ID,ID); the earlier one first. FILE is what is read; the journal if none is given.
+    """
+    from ddtree_metrics.diagnosis import diagnose
+    from ddtree_metrics.diagnosis.text import diagnosis_lines
+
+    if around is not None and last is not None:
+        raise click.UsageError("--around and --last are two ways to choose the same windows; give one of them")
+    if around is None and last is None and b is None:
+        raise click.UsageError("give two things to compare, A and B, or --around TIME, or --last SPAN")
+    source = _with_units(source, a, b)
+    log = source.log()
+    end_if_nothing(source, log, data=as_json)
+    names: tuple[str, str] | None = None
+    before: Any
+    after: Any
+    if around is not None or last is not None:
+        before, after = _halves(log, around, last, source)
+    elif a is not None and b is not None and source.files == (a, b):
+        before, after = _of_files(source, log, a, b)
+        names = _short_names(a, b)
+    else:
+        before, after = _group(a), _group(b)
+    found = diagnose(log, before, after, window=window, level=level, tz=source.zone)
+    if names is not None:
+        found = _renamed(found, names)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        screen.say_lines(diagnosis_lines(found, screen.width(), full=full, shell=True))
+    say_notes(log.coverage)
+    fail_if_damaged(log.coverage)
+
+
+def _is_unit(name: str | None) -> bool:
+    from ddtree_metrics.sources.journal_fields import UNIT_SUFFIXES
+
+    return name is not None and Path(name).suffix in UNIT_SUFFIXES and ":" not in name and not Path(name).exists()
+
+
+def _group(name: str | None) -> str:
+    """Return a group as ``diagnose`` takes it: the name of a unit alone is a service."""
+    return f"unit:{name}" if _is_unit(name) else str(name)
+
+
+def _with_units(source: Input, a: str | None, b: str | None) -> Input:
+    """Return the source with the two units that are compared, where they are read from the journal and no others are asked for."""
+    if source.files or source.keywords.get("unit") or not (_is_unit(a) and _is_unit(b)):
+        return source
+    keywords: Any = {**source.keywords, "unit": (a, b)}
+    return replace(source, keywords=keywords)
+
+
+def _halves(log: Log, around: str | None, last: str | None, source: Input) -> tuple[Any, Any]:
+    """Return two windows that meet at a time: before it, and after it."""
+    from datetime import datetime, timedelta, timezone
+
+    from ddtree_metrics.times import EPOCH, parse_window_of_log
+
+    end = log.coverage.last_us or 0
+    window = parse_window_of_log(around or last, None, last_us=end, tz=source.zone)
+    at = window.since_us or 0
+    side = SIDE_US if around is not None else end - at
+    if last is not None and side <= 0:
+        raise TimeError(f"--last takes a span such as 1h, not {last!r}")
+
+    def instant(us: int) -> datetime:
+        return EPOCH.astimezone(timezone.utc) + timedelta(microseconds=us)
+
+    return (instant(at - side), instant(at)), (instant(at), instant(at + side + 1))
+
+
+def _of_files(source: Input, log: Log, a: str, b: str) -> tuple[Any, Any]:
+    """Return the groups that two files are: two services, or two stretches of time."""
+    from datetime import datetime, timedelta
+
+    from ddtree_metrics.times import EPOCH
+
+    spans = []
+    for name in (a, b):
+        span = replace(source, files=(name,)).span()
+        if span is None:
+            raise click.UsageError(f"{name} has no step with a time: there is nothing to compare")
+        spans.append(span)
+    (first_a, last_a), (first_b, last_b) = spans
+    if last_a < first_b or last_b < first_a:
+
+        def instants(first: int, last: int) -> tuple[datetime, datetime]:
+            return EPOCH + timedelta(microseconds=first), EPOCH + timedelta(microseconds=last + 1)
+
+        return instants(first_a, last_a), instants(first_b, last_b)
+    services = [name for name in log.basis.services if name]
+    if len(services) == 2:
+        own = replace(source, files=(a,)).log().basis.services
+        first = next((name for name in services if name in own), services[0])
+        return f"unit:{first}", f"unit:{next(name for name in services if name != first)}"
+    raise click.UsageError(f"{a} and {b} are of one service and overlap in time: compare two windows of them, FROM..TO")
+
+
+def _short_names(a: str, b: str) -> tuple[str, str]:
+    """Return what two paths do not share: ``A/journal.export`` and ``C/journal.export`` are A and C."""
+    one, other = list(Path(a).parts), list(Path(b).parts)
+    while len(one) > 1 and len(other) > 1 and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    while len(one) > 1 and len(other) > 1 and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    return (one[-1], other[-1]) if one[-1] != other[-1] else ("/".join(one), "/".join(other))
+
+
+def _renamed(found: Diagnosis, names: tuple[str, str]) -> Diagnosis:
+    """Call the two groups by the names of their files."""
+    first, *rest = found.comparisons
+    return replace(found, comparisons=(replace(first, before=names[0], after=names[1]), *rest))
