@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -198,6 +199,36 @@ def test_every_mangled_line_with_a_marker_is_counted_once(lines: list[str], fast
 @given(st.lists(ANY_TEXT, min_size=1, max_size=20))
 def test_lines_of_anything_never_raise(lines: list[str]) -> None:
     outcome(Parser(DIALECTS), lines)
+
+
+MEGABYTE = 1 << 20
+REPEATED = [
+    *sorted({HEAD + m + " " for d in DIALECTS for line in d.lines for m in line.markers}),
+    HEAD + "bs=1 commit_lens=[1] x ",
+    HEAD + "Decode batch, #running-req: 1, #queue-req: 0 ",
+    HEAD + "DDTREE metrics: bs=1 budget=1,024 ",
+    "Finish: obj=GenerateReqInput(rid='a'), out={'meta_info': {'id': 'a', ",
+    "server_args=ServerArgs(model_path='m', ",
+    "[rank0]: ",
+    "1/2 [00:01<00:02] ",
+]
+
+
+@pytest.mark.parametrize("unit", REPEATED)
+def test_a_line_that_repeats_its_head_is_read_in_linear_time(unit: str) -> None:
+    def cost(size: int) -> float:
+        parser = Parser(DIALECTS, on_error="skip")
+        line = (unit * (size // len(unit) + 1))[:size]
+        start = time.process_time()
+        outcome(parser, [line])
+        return time.process_time() - start
+
+    # A parser that was never used compiles its patterns first. Four times the length is 4 times the work, or 16 times if it is a square.
+    cost(1000)
+    ratios = (cost(MEGABYTE // 4) / max(cost(MEGABYTE // 16), 0.002) for _ in range(3))
+    assert any(ratio < 9 for ratio in ratios)
+    # What is a square would take a quarter of an hour here.
+    cost(MEGABYTE)
 
 
 @pytest.mark.parametrize(
