@@ -8,17 +8,16 @@ from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddtree_metrics.errors import DDTreeError, OutputError, SchemaError, SourceDamaged, SourceError, SourceNotFound
+from ddtree_metrics.errors import OutputError, SourceError
 from ddtree_metrics.records import DecodeBatch, Request, TreeStep
-from ddtree_metrics.schema import arrow_schema
+from ddtree_metrics.schema import METADATA_PREFIX, arrow_schema
 from ddtree_metrics.tables import datasets, from_records, to_records, writers
-from ddtree_metrics.tables.datasets import DatasetWriter, is_stored, read_notes, read_tables, scan_batches
+from ddtree_metrics.tables.datasets import DatasetWriter, is_stored, read_tables
 from ddtree_metrics.tables.writers import open_writer, write_tables
 
 UTC = timezone.utc
@@ -52,6 +51,12 @@ def rows_in(*paths: Path) -> list[Any]:
 
 
 # Writing
+
+
+def notes_of(path: Path) -> dict[str, str]:
+    """What a file says of itself."""
+    known = pq.read_schema(path).metadata
+    return {key.decode().removeprefix(METADATA_PREFIX): value.decode() for key, value in known.items()}
 
 
 def test_rows_go_into_folders_of_host_and_utc_date(tmp_path: Path) -> None:
@@ -151,7 +156,6 @@ def test_several_tables_share_a_root(tmp_path: Path) -> None:
     add(tmp_path / "ds", [DecodeBatch(time=T0, host="a", running=1)], record=DecodeBatch)
     made = read_tables(tmp_path / "ds")
     assert {name: table.num_rows for name, table in made.items()} == {"steps": 5, "decode": 1}
-    assert sum(b.num_rows for b in scan_batches(tmp_path / "ds", "decode")) == 1
 
 
 @pytest.mark.parametrize("max_open", [1, 2, 32])
@@ -165,7 +169,7 @@ def test_the_number_of_open_parts_is_bounded_and_changes_nothing(tmp_path: Path,
         known["coverage"] = "{}"
     assert rows_in(tmp_path / "ds") == sorted(rows, key=lambda r: (r.host, r.budget))
     for path in (tmp_path / "ds").rglob("*.parquet"):
-        assert read_notes(path)["coverage"] == "{}"
+        assert notes_of(path)["coverage"] == "{}"
 
 
 def test_waiting_rows_are_bounded_over_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,71 +336,6 @@ def test_tables_are_told_from_lines(tmp_path: Path) -> None:
     assert not is_stored(tmp_path / "missing")
 
 
-def test_batches_are_bounded(tmp_path: Path) -> None:
-    path = one(tmp_path / "a.parquet", ROWS * 20)
-    batches = list(scan_batches([path, path], "steps", rows=30))
-    assert max(b.num_rows for b in batches) <= 30
-    assert sum(b.num_rows for b in batches) == 200
-    assert batches[0].schema.equals(arrow_schema(TreeStep))
-    assert list(scan_batches(path, "decode")) == []
-    with pytest.raises(SchemaError, match="no table 'nothing'; the tables are steps"):
-        next(scan_batches(path, "nothing"))
-
-
-def foreign(path: Path) -> None:
-    pq.write_table(pa.table({"a": [1], "b": [2]}), path)
-
-
-def newer(path: Path) -> None:
-    schema = arrow_schema(TreeStep).with_metadata({"ddtree_metrics.record": "TreeStep", "ddtree_metrics.schema_version": "99"})
-    pq.write_table(schema.empty_table(), path)
-
-
-def unknown_class(path: Path) -> None:
-    schema = arrow_schema(TreeStep).with_metadata({"ddtree_metrics.record": "Dream", "ddtree_metrics.schema_version": "99"})
-    pq.write_table(schema.empty_table(), path)
-
-
-def cut(path: Path) -> None:
-    one(path, ROWS)
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def garbled(path: Path) -> None:
-    one(path, [step("a", i, i) for i in range(2000)])
-    held = bytearray(path.read_bytes())
-    held[10:400] = os.urandom(390)
-    path.write_bytes(held)
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (foreign, SchemaError, "not written by ddtree-logs export: .*its columns are a, b"),
-        (newer, SchemaError, "has schema version 99, .*upgrade"),
-        (unknown_class, SchemaError, "holds Dream rows .*upgrade"),
-        (cut, SourceDamaged, "is damaged or was not written to its end"),
-        (lambda path: path.write_bytes(b"PAR1"), SourceDamaged, "is damaged"),
-        (lambda path: path.write_bytes(b"ARROW1\0\0half"), SourceDamaged, "is damaged"),
-        (lambda path: path.write_text("time,host"), SchemaError, "neither a Parquet nor an Arrow file"),
-        (lambda path: path.write_text(""), SchemaError, "neither a Parquet nor an Arrow file"),
-        (lambda path: path.mkdir(), SourceNotFound, "no Parquet file in"),
-        (lambda path: None, SourceNotFound, "no file"),
-    ],
-    ids=["foreign", "newer", "unknown_class", "cut", "parquet_head", "arrow_head", "text", "empty", "folder", "missing"],
-)
-def test_what_cannot_be_read_says_what_was_found(tmp_path: Path, make: Any, error: type[DDTreeError], words: str) -> None:
-    make(tmp_path / "a.parquet")
-    with pytest.raises(error, match=f"a.parquet.*{words}" if error is not SourceNotFound else words):
-        read_tables(tmp_path / "a.parquet")
-
-
-def test_damage_in_the_middle_is_no_crash(tmp_path: Path) -> None:
-    garbled(tmp_path / "a.parquet")
-    with pytest.raises(SourceDamaged, match=r"a\.parquet"):
-        read_tables(tmp_path / "a.parquet")
-
-
 def test_no_path_is_an_error() -> None:
     with pytest.raises(SourceError, match="no file"):
         read_tables([])
@@ -408,6 +347,6 @@ def test_a_file_without_late_metadata_says_the_same(tmp_path: Path, monkeypatch:
     path = one(tmp_path / "a.parquet", ROWS, coverage="1")
     assert [p.name for p in tmp_path.iterdir()] == ["a.parquet"]
     assert pq.read_table(path).schema.equals(arrow_schema(TreeStep))
-    assert read_notes(path)["coverage"] == "1"
+    assert notes_of(path)["coverage"] == "1"
     assert rows_in(path) == ROWS
     assert writers.GROUP_ROWS == 262_144

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
-from ddtree_metrics.steps.stream_ids import Origin, Origins, in_order
+from ddtree_metrics.steps.stream_ids import Origin, Origins, file_of, in_order
 
 _TEXT = st.sampled_from([None, "", "a", "b", "gpu1"])
 _ROWS = st.lists(
@@ -60,3 +61,20 @@ def test_codes_are_counted_from_the_first_row_on(codes: list[int], size: int) ->
 
     assert old == list(dict.fromkeys(codes))
     assert [old[code] for code in made] == codes
+
+
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [
+        ("run.log:118", "run.log"),
+        ("run.log.1:2", "run.log"),
+        ("run.log.2.gz:2", "run.log"),
+        ("run.log-20260505:2", "run.log"),
+        ("run.log.2026-05-05.zst:2", "run.log"),  # the date with hyphens was taken for another server's file
+        ("0.log.20260129-005248.gz:1", "0.log"),
+        ("server.8000:1", "server.8000"),  # a port
+        ("journal:s=1;i=2", ""),
+    ],
+)
+def test_a_file_of_a_rotated_set_is_the_file_of_the_set(place: str, file: str) -> None:
+    assert file_of(place) == file

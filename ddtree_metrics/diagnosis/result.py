@@ -24,8 +24,6 @@ SUPPORTED = "supported"
 REFUTED = "refuted"
 CANNOT_TELL = "cannot tell"
 
-KINDS = ("step_time", "acceptance", "both", "mix", "between_steps", "nothing", "cannot_tell")
-
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:

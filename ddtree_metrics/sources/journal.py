@@ -11,7 +11,7 @@ import shutil
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,19 +37,6 @@ SMALL = 1_000_000
 """Entries that are read through from the first one, whatever the window: a second of work at most."""
 CHECK_MAX = 2 << 30
 """Bytes of journal files that are looked at for damage beforehand; larger journals are not."""
-
-
-class Backend(Protocol):
-    """A way to read a journal."""
-
-    def unique(self, files: tuple[str, ...], name: str) -> set[str]:
-        """Return the values that a field has in the files."""
-
-    def boots(self, files: tuple[str, ...]) -> list[str]:
-        """Return the boots in the files, oldest first."""
-
-    def batches(self, place: Entrance, rows: EntryRows) -> Iterator[pa.RecordBatch]:
-        """Read the matching entries into rows, and yield batches of them."""
 
 
 _LOW_LEVEL = (

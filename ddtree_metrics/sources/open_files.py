@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
 import stat
 import sys
 import threading
@@ -20,15 +19,11 @@ from ddtree_metrics.errors import SourceDenied, SourceError, SourceNotFound, Usa
 from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, SourceStats
 from ddtree_metrics.sources.clean import shown
 from ddtree_metrics.sources.journal_files import GROUPS, is_kind, journal_files
+from ddtree_metrics.sources.rotated import rotation
 from ddtree_metrics.sources.text_lines import JOURNAL_MAGIC, TextSource, has_boot_clock, written_us
 from ddtree_metrics.sources.twice import Twice
 from ddtree_metrics.sources.wanted import Roll
 from ddtree_metrics.times import Window
-
-_PACKED = r"(?:\.(?:gz|zst|xz|bz2))?"
-# run.log.1, run.log.2.gz; run.log-20260101, run.log.2026-01-01.zst, 0.log.20260129-005248.gz
-_NUMBERED = re.compile(rf"(?P<base>.+)\.(?P<number>\d{{1,4}}){_PACKED}$")
-_DATED = re.compile(rf"(?P<base>.+?)[.-](?P<date>\d{{4}}-?\d\d-?\d\d(?:[T_.-]?\d{{2,6}}(?:[:-]?\d\d)*)?){_PACKED}$")
 
 
 class Chain:
@@ -366,20 +361,6 @@ def _older(path: str) -> list[str]:
     folder = Path(path).parent
     base = Path(path).name
     return [str(folder / name) for name in sorted(p.name for p in folder.iterdir()) if name != base and rotation(name)[0] == base]
-
-
-def rotation(name: str) -> tuple[str, tuple[int, str]]:
-    """Return the base name of a file of a rotated set, and its place in it: the smaller the older.
-
-    ``run.log.2.gz`` is older than ``run.log.1``, both are older than ``run.log``; dated files go by their dates.
-    """
-    match = _DATED.match(name)
-    if match:
-        return match["base"], (-(10**6), re.sub(r"\D", "", match["date"]))
-    match = _NUMBERED.match(name)
-    if match:
-        return match["base"], (-int(match["number"]), "")
-    return re.sub(rf"{_PACKED}$", "", name), (0, "")
 
 
 def in_order(items: list[Any]) -> list[Any]:

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ddtree_metrics.sources.rotated import rotation
+
 Ints = npt.NDArray[np.int64]
 
 _NAMES = ("host", "boot_id", "unit", "pid", "dp_rank")
 
 # run.log.1, run.log.2.gz and run.log-20260201 are parts of run.log
-_ROTATED = re.compile(r"(?:[-.]\d{8,14}|\.\d{1,3})?(?:\.(?:gz|zst|xz|bz2))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def file_of(where: str | None) -> str:
     """Return the name of the file in which a line stands, without what rotation adds to it."""
     if not where or where.startswith("journal:"):
         return ""
-    return _ROTATED.sub("", re.sub(r":[0-9]+$", "", where))
+    return rotation(re.sub(r":[0-9]+$", "", where))[0]
 
 
 def _encoded(column: pa.Array) -> tuple[Ints | None, list[str]]:

@@ -326,25 +326,13 @@ class _Stored:
         made: dict[str, str | None] = json.loads(self.metadata.get("partition", "{}"))
         return made
 
-    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+    def read(self) -> pa.Table:
         with _told_as_source(self.path):
             if self.kind == "parquet":
                 with self.path.open("rb") as opened, pq.ParquetFile(opened) as file:
-                    for batch in file.iter_batches(batch_size=rows):
-                        yield from self._whole(batch)
-            else:
-                with _mapped(self.path) as mapped, pa.ipc.open_file(mapped) as file:
-                    for i in range(file.num_record_batches):
-                        yield from self._whole(file.get_batch(i))
-
-    def read(self) -> pa.Table:
-        if self.kind != "parquet":
-            return concat(self.batches(GROUP_ROWS), self.record)
-        with _told_as_source(self.path), self.path.open("rb") as opened, pq.ParquetFile(opened) as file:
-            return self._restored(file.read())
-
-    def _whole(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        return self._restored(pa.Table.from_batches([batch])).to_batches()
+                    return self._restored(file.read())
+            with _mapped(self.path) as mapped, pa.ipc.open_file(mapped) as file:
+                return self._restored(file.read_all())
 
     def _restored(self, table: pa.Table) -> pa.Table:
         names = arrow_schema(self.record).names
@@ -415,37 +403,6 @@ def read_tables(
         entries = {key if i == 0 else f"{key}.{i}": text for key, texts in notes[name].items() for i, text in enumerate(texts)}
         made[name] = concat(tables, TABLES[name]).replace_schema_metadata(arrow_schema(TABLES[name], entries).metadata)
     return made
-
-
-def scan_batches(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], table: str = "steps", *, rows: int = 65_536
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one table, without holding more than a part of a file in memory.
-
-    Parameters
-    ----------
-    paths : path or iterable of paths
-        As for `read_tables`; files of other tables are passed over.
-    table : str
-        The table's name.
-    rows : int
-        At most so many rows a batch.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        With exactly the record class's columns.
-    """
-    if table not in TABLES:
-        raise SchemaError(f"no table {table!r}; the tables are {', '.join(TABLES)}")
-    for stored in _stored(paths):
-        if stored.table == table:
-            yield from stored.batches(rows)
-
-
-def read_notes(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return what one file says of itself: record, schema version, coverage and so on, without our prefix."""
-    return _look(Path(path))[0].metadata
 
 
 @contextlib.contextmanager
