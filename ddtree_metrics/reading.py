@@ -27,6 +27,7 @@ from ddtree_metrics.schema import arrow_schema, columns
 from ddtree_metrics.sources import AFTER_LEFT_OUT
 from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.steps.streams import Streams
+from ddtree_metrics.steps.window_pairs import WindowPairs
 from ddtree_metrics.times import ALWAYS, Window
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Reading:
             )
         self.conventions.say(bonus=self.options.commit_includes_bonus, root=self.options.nodes_include_root, by="user")
         self._parser = Parser(self.options.dialects, tz=self.options.zone, on_error=self.on_error)
+        self._pairs = WindowPairs()
         self._occurrences = Occurrences()
         self._streams = Streams()
         self._servers: list[tuple[str, dict[str, Any]]] = []
@@ -108,20 +110,26 @@ class Reading:
         for lines in self.source.batches():
             lines, holes = self._holes(lines)
             parsed = self._parser.feed(lines)
-            tables, line, left_out = self._within(dict(parsed.tables), dict(parsed.line))
-            tables, line = self._occurrences.feed(tables, line)
-            tables = self._streams.feed(tables, line, np.concatenate([holes, *left_out]))
-            servers = tables.pop("servers", None)
-            if servers is not None:
-                self._servers += zip(places(servers), servers.to_pylist(), strict=True)
-            self._account(tables)
-            if tables:
-                yield tables
+            tables, line = self._pairs.feed(dict(parsed.tables), dict(parsed.line))
+            yield from self._placed(tables, line, holes)
+        yield from self._placed(*self._pairs.rest(), _NO_LINES)
         if self._servers:
             made = _merge_starts(self._servers)
             self._account({"servers": made})
             yield {"servers": made}
         self._finish()
+
+    def _placed(self, tables: Tables, line: dict[str, Any], holes: npt.NDArray[np.int64]) -> Iterator[Tables]:
+        """Say of the rows of one batch what they mean beside those before; yield them if there are any."""
+        tables, line, left_out = self._within(tables, line)
+        tables, line = self._occurrences.feed(tables, line)
+        tables = self._streams.feed(tables, line, np.concatenate([holes, *left_out]))
+        servers = tables.pop("servers", None)
+        if servers is not None:
+            self._servers += zip(places(servers), servers.to_pylist(), strict=True)
+        self._account(tables)
+        if tables:
+            yield tables
 
     def _holes(self, lines: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Return the numbers of the lines before which the source left some out, and the batch without that flag."""

@@ -103,6 +103,19 @@ class DecodeBatch(LoggedLine):
     gen_throughput: Annotated[
         float | None, Col("Tokens made in the window over wall time since the previous such line, idle time included.", "tokens/s")
     ] = None
+    prompt_throughput: Annotated[float | None, Col("Prompt tokens computed in the window over its length, where printed.", "tokens/s")] = (
+        None
+    )
+    accepted: Annotated[int | None, Col("Draft tokens accepted in the window, where printed.", "tokens", wide=True)] = None
+    drafted: Annotated[int | None, Col("Draft tokens checked in the window, where printed.", "tokens", wide=True)] = None
+    accepted_throughput: Annotated[
+        float | None, Col("accepted over the time since the last line that told of drafts, as printed.", "tokens/s")
+    ] = None
+    drafted_throughput: Annotated[float | None, Col("drafted over the same time, as printed.", "tokens/s")] = None
+    mean_accept_len: Annotated[
+        float | None, Col("Mean acceptance length as printed; it counts only steps of requests that had a draft.", "tokens")
+    ] = None
+    position_accept_rates: Annotated[tuple[float, ...] | None, Col("Share of the drafts that were accepted at each position.")] = None
     queued: Annotated[int | None, Col("Requests waiting.", "requests")] = None
     cuda_graph: Annotated[bool | None, Col("Whether this step ran as a device graph (cuda, cpu, npu or musa).")] = None
     iteration: Annotated[int | None, Col("Forward counter of the scheduler, where printed.", wide=True)] = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # 2: servers.args_cut says that the line of arguments was cut (it was a key "__cut__" in servers.args); decode.retracted is the length of
 #    a queue; an event that several ranks printed is one row.
 # 3: what servers with slots say of a request: requests.prefill_ms, decode_ms, end_context, mean_accept_len, position_accept_rates, and
-#    the columns of request_lines that they are made of.
+#    the columns of request_lines that they are made of; what vLLM says of a window: decode.prompt_throughput, accepted, drafted and others.
 SCHEMA_VERSION = 3
 
 METADATA_PREFIX = "ddtree_metrics."

@@ -30,6 +30,7 @@ MIXED = "steps with several requests share one mean (Decode batch lines): by-con
 
 _NOTES = {
     Kind.STEP_LINES_NO_REQUESTS: "no request is known: which steps are of one request cannot be told",
+    Kind.ENGINE_WINDOWS: "one row is a window of the engine: step times are those of steady windows, no line has a context length",
     Kind.REQUESTS: "one row is a request: p50 and p95 are those of mean step times of requests, context is that in the middle of each",
     Kind.DECODE_WINDOWS: "each line is a window of steps: p95 is that of window means, context is #token / #running-req",
 }

@@ -9,9 +9,10 @@ from ddtree_metrics.dialects.base import Counts, Dialect, Field, Line, Sample
 from ddtree_metrics.dialects.journald import JOURNALD
 from ddtree_metrics.dialects.llamacpp import LLAMACPP
 from ddtree_metrics.dialects.sglang import SGLANG
+from ddtree_metrics.dialects.vllm import VLLM
 from ddtree_metrics.errors import UnknownDialect
 
-DIALECTS: tuple[Dialect, ...] = (SGLANG, LLAMACPP, JOURNALD)
+DIALECTS: tuple[Dialect, ...] = (SGLANG, LLAMACPP, VLLM, JOURNALD)
 """The dialects that are known by name."""
 
 

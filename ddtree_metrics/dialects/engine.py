@@ -403,7 +403,7 @@ class _Batch:
             return False
         stamp = values.pop(STAMP, None)
         if stamp is not None:
-            head = head.refined(stamp)
+            head = stamp if isinstance(stamp, Head) else head.refined(stamp)
         more = {**head.extra, **(found.extra if found else {}), **extra}
         if more and "extra" in kinds_of(line.record):
             values["extra"] = {**values.get("extra", {}), **more}

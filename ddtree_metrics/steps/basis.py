@@ -35,6 +35,7 @@ class Kind(str, Enum):
     DECODE_STEPS = "decode_steps"
     DECODE_WINDOWS = "decode_windows"
     REQUESTS = "requests"
+    ENGINE_WINDOWS = "engine_windows"
     NOTHING = "nothing"
 
     def __str__(self) -> str:
@@ -151,12 +152,12 @@ class Basis:
     @property
     def windows(self) -> bool:
         """Whether a row stands for several steps: a window of them, or all of a request."""
-        return self.kind in (Kind.DECODE_WINDOWS, Kind.REQUESTS)
+        return self.kind in (Kind.DECODE_WINDOWS, Kind.REQUESTS, Kind.ENGINE_WINDOWS)
 
     @property
     def row_steps(self) -> Floats:
-        """Of how many steps of its request a row is made: one, but for a row that stands for a whole request."""
-        return self.weight if self.kind is Kind.REQUESTS else np.broadcast_to(1.0, len(self))
+        """Of how many steps of requests a row is made: one, but for a row that stands for a whole request, or for all of a window."""
+        return self.weight if self.kind in (Kind.REQUESTS, Kind.ENGINE_WINDOWS) else np.broadcast_to(1.0, len(self))
 
     @property
     def plain(self) -> bool:
@@ -174,6 +175,7 @@ class Basis:
             if self.log_interval
             else "Decode batch lines of unknown interval",
             Kind.REQUESTS: "requests, one row for all steps of each",
+            Kind.ENGINE_WINDOWS: "windows of an engine, steps only in steady ones",
             Kind.NOTHING: "no step line and no Decode batch line",
         }[self.kind]
         return said + (", without speculation" if self.plain else "")
@@ -229,7 +231,7 @@ class Basis:
         DataFrame
             ``request_id`` and ``stream`` (categories), ``where`` (a number, the same for rows of one step), ``context_len``, ``tokens``,
             ``step_time_ms``, ``step_why``, ``batch_size``, ``batch_context``, ``weight``, ``budget``, ``time_us``, ``prompt_len``,
-            ``generated_len``, ``run``, ``row_steps`` (where a row stands for a whole request), and ``drafts``, ``draft_nodes``,
+            ``generated_len``, ``run``, ``row_steps`` (where a row stands for more than one), and ``drafts``, ``draft_nodes``,
             ``step_index``, ``matched`` where they are known.
         """
         made: dict[str, Any] = {
@@ -253,7 +255,7 @@ class Basis:
             made["matched"] = _category(self.matched_code, self.matched_names)
         for name, values in self.more.items():
             made[name] = values
-        if self.kind is Kind.REQUESTS:
+        if self.kind in (Kind.REQUESTS, Kind.ENGINE_WINDOWS):
             made["row_steps"] = self.row_steps
         return pd.DataFrame(made, copy=False)
 

@@ -12,6 +12,7 @@ from ddtree_metrics.memory import give_back, return_large_arrays
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.basis import Basis, Codes, Kind, empty_like, floats, microseconds
 from ddtree_metrics.steps.decode_windows import decode_step_times, steps_from_decode
+from ddtree_metrics.steps.engine_windows import engine_windows
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 from ddtree_metrics.steps.nearby import add_decode_context, add_graph, add_requests
 from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows
@@ -74,6 +75,8 @@ def build(log: Any) -> Basis:
     whole = rows_of_requests(log) if not len(heads) else None
     if whole is not None:
         rows, kind = whole, Kind.REQUESTS
+    elif cols.has(decode, "prompt_throughput"):
+        rows, kind = _rows_of_windows(decode, servers), Kind.ENGINE_WINDOWS
     elif len(heads) or not len(decode):
         rows = _request_steps(log)
         if not len(rows) and len(heads):
@@ -90,7 +93,7 @@ def build(log: Any) -> Basis:
     by_stream = services_by_stream(heads, decode, _heads(rows))
     if kind in (Kind.DECODE_STEPS, Kind.DECODE_WINDOWS):
         spoken = _spoken(rows, decode, servers)
-    elif kind is Kind.REQUESTS:
+    elif kind in (Kind.REQUESTS, Kind.ENGINE_WINDOWS):
         spoken = floats(rows, "speculative")
     if len(rows) >= LONG:
         return_large_arrays()
@@ -100,6 +103,10 @@ def build(log: Any) -> Basis:
         give_back()
     made.log_interval = interval
     made.excluded = {EXCLUDED: int(own.sum()), **made.excluded} if own.any() else made.excluded
+    if kind is Kind.ENGINE_WINDOWS:
+        made.notes.append(
+            "a window tells of steps only where the same requests ran all through it and no prompt did; no line has a context length"
+        )
     if kind is Kind.REQUESTS:
         made.notes.append(
             "one row is a request: its step time is a mean over its steps, its context that in their middle, and its batch the mean number "
@@ -198,6 +205,32 @@ def _rows_of_decode(log: Any, decode: pd.DataFrame, servers: pd.DataFrame, reque
         }
     )
     return rows, Kind.DECODE_WINDOWS, interval
+
+
+def _rows_of_windows(decode: pd.DataFrame, servers: pd.DataFrame) -> pd.DataFrame:
+    """Take the windows in which something was generated, one row each."""
+    lines = decode[decode["prompt_throughput"].notna()].reset_index(drop=True)
+    told = engine_windows(lines, servers)
+    running, step = floats(lines, "running"), told["step_time_ms"].to_numpy(dtype=np.float64)
+    drafted = pd.Series(np.isfinite(floats(lines, "drafted")).astype(np.float64))
+    stream = cols.text(lines, "stream")
+    rows = pd.DataFrame(
+        {
+            "tokens": told["tokens_per_step"],
+            "batch_size": np.where(np.isfinite(step), running, np.nan),
+            "time_us": cols.time_us(lines),
+            "step_time_ms": step,
+            "step_why": cols.text(told, "step_why"),
+            "stream": stream,
+            "host": cols.text(lines, "host"),
+            "unit": cols.text(lines, "unit"),
+            "where": cols.text(lines, "where"),
+            "boot_id": cols.text(lines, "boot_id"),
+            "weight": told["request_steps"],
+            "speculative": drafted.groupby(pd.Series(stream).fillna("").to_numpy()).transform("max"),
+        }
+    )
+    return rows[told["generated"].to_numpy() > 0]
 
 
 def _spoken(rows: pd.DataFrame, decode: pd.DataFrame, servers: pd.DataFrame) -> Floats:

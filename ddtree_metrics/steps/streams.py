@@ -278,9 +278,9 @@ class Streams:
             find_gaps=name == "steps",
         )
         step[at], why[at] = made.elapsed_us, made.reason
-        # a line without a batch (how far one request is) is no step of it
-        of_batch = True if name == "steps" else r.ints("running")[1][at]
-        self.counts.bursts += int(((made.reason == CODE["burst"]) & of_batch).sum())
+        # a line that says its own step time needs no clock, and one without a batch (how far one request is) is no step of it
+        needs_clock = np.asarray(r.batch.column("step_ms").is_null())[at] if name == "steps" else r.ints("running")[1][at]
+        self.counts.bursts += int(((made.reason == CODE["burst"]) & needs_clock).sum())
         self.counts.gaps += len(made.gaps)
         for i, usual in zip(made.gaps.tolist(), made.usual_us.tolist(), strict=True):
             found.append(_gap(r.batch.slice(int(at[i]), 1), int(made.elapsed_us[i]), usual))
