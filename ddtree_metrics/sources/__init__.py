@@ -123,7 +123,7 @@ def open_source(
     Parameters
     ----------
     path : str, os.PathLike or binary file object
-        A journal file, a journal as text (export or JSON), a log as text (UTF-8, or UTF-16 as Windows writes it), each plain or
+        A journal file, a journal as text (export, JSON or verbose), a log as text (UTF-8, or UTF-16 as Windows writes it), each plain or
         compressed (gzip, zstd, xz, bzip2); a folder of journal files, of which nothing else is read; ``"-"`` or a
         binary file object (it need not be seekable), read as its bytes come.
     selection : Selection

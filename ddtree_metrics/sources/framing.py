@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ddtree_metrics.sources import Selection, SourceStats, jsonlines, pieces, stamp_columns
+from ddtree_metrics.sources import Selection, SourceStats, collectors, jsonlines, pieces, stamp_columns
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources.clean import replaced
@@ -38,6 +38,8 @@ def _starts(characters: str) -> NDArray[np.bool_]:
     return table
 
 
+_SEVERAL = r'^(?:\x1e|data: )?[ \t]*\{ *".*\}[ \t,]*\{ *"(?:log|MESSAGE|_)|^\{"resourceLogs"'
+"""A line that holds several JSON objects, or one of many records."""
 _DIGIT = _starts("0123456789")
 _CAPITAL = _starts("JFMASONDTW")
 _WORD = _starts("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -88,6 +90,8 @@ class Framer:
             (_starts("{\x1ed \t"), self._json),
             (_DIGIT, self._cri),
             (_DIGIT, self._iso),
+            (_DIGIT, self._pod),
+            (_DIGIT, self._logged),
             (_DIGIT, self._bare),
             (_CAPITAL, self._short),
             (_CAPITAL, self._full),
@@ -95,6 +99,7 @@ class Framer:
             (_starts("("), self._ray),
             (_starts("["), self._monotonic),
             (_starts("["), self._kubectl),
+            (_starts("{"), self._labels),
             (_starts("-"), self._notice),
             (_WORD, self._compose),
         ]
@@ -220,9 +225,7 @@ class Framer:
 
     def _expand(self, rows: LineBlock) -> None:
         """Give each of several JSON objects on one line a row of its own."""
-        many = np.flatnonzero(
-            np.asarray(pc.match_substring_regex(rows.message, r'^(?:\x1e|data: )?[ \t]*\{ *".*\}[ \t,]*\{ *"(?:log|MESSAGE|_)'))
-        )
+        many = np.flatnonzero(np.asarray(pc.match_substring_regex(rows.message, _SEVERAL)))
         if not len(many):
             return
         split = {int(i): jsonlines.split_objects(rows.message[int(i)].as_py()) for i in many}
@@ -245,6 +248,12 @@ class Framer:
     def _bare(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._stamped(rows, texts, at, p.BARE)
 
+    def _pod(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+        return self._stamped(rows, texts, at, p.POD)
+
+    def _logged(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+        return self._stamped(rows, texts, at, p.LOGGED)
+
     def _cri(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._stamped(rows, texts, at, p.CRI)
 
@@ -266,6 +275,10 @@ class Framer:
             rows.more[hit] = np.where(np.asarray(pc.equal(groups["part"], "P")), 2, 1)
         if pattern in (p.ISO, p.FULL):
             self._writer(rows, hit, groups)
+        if pattern == p.POD:
+            rows.host[hit] = self.names.codes(groups["host"])
+        if pattern == p.LOGGED:
+            self._pids(rows, hit, groups["pid"])
         return matched, groups["text"]
 
     def _short(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
@@ -318,6 +331,19 @@ class Framer:
 
     def _kubectl(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._named(rows, texts, at, p.KUBECTL)
+
+    def _labels(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
+        matched, groups = extract(texts, p.LABELS)
+        if not matched.any():
+            return matched, groups
+        hit = at[matched]
+        encoded = groups["labels"].dictionary_encode()
+        writers = [collectors.writer_of(collectors.labels_of(text)) for text in encoded.dictionary.to_pylist()]
+        which = np.asarray(encoded.indices)
+        for name, column in (("_HOSTNAME", rows.host), ("_SYSTEMD_UNIT", rows.unit), ("CONTAINER_NAME", rows.unit)):
+            codes = np.array([self.names.code(w.get(name)) for w in writers], np.int32)[which]
+            column[hit] = np.where(codes < 0, column[hit], codes)
+        return matched, groups["text"]
 
     def _compose(self, rows: LineBlock, texts: pa.Array, at: Index) -> tuple[NDArray[np.bool_], pa.Array]:
         return self._named(rows, texts, at, p.COMPOSE)
@@ -429,6 +455,11 @@ class Framer:
         if not self.wanted.any or self.wanted.boot:
             keep &= self._selected(rows)
         known = (rows.kind == JOURNAL) | (rows.kind == FRAME)
+        if known.any():
+            times = np.append(self._last or rows.time[known][0], rows.time[known])
+            self._rises = self._rises or bool((np.diff(times) > 0).any())
+            self._falls = self._falls or bool((np.diff(times) < 0).any())
+            self._last = int(times[-1])
         selected = keep.copy()
         keep &= ~known | self.window.contains(rows.time)
         self._mark_left_out(rows, keep, selected & ~keep)
@@ -455,6 +486,13 @@ class Framer:
         self._left_out = bool(passed[-1] > (passed[kept[-1]] if len(kept) else 0)) or (not len(kept) and self._left_out)
         self._begun = self._begun or len(kept) > 0
 
+    @property
+    def backwards(self) -> bool:
+        """Whether the lines came newest first."""
+        return self._falls and not self._rises
+
+    _rises = _falls = False
+    _last = 0
     _left_out = False
     _begun = False
     _outermost = True

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ddtree_metrics.sources import collectors
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import decode, strip_ansi
 from ddtree_metrics.sources.stamp_columns import rfc3339_us
@@ -49,6 +50,8 @@ class EntryText(NamedTuple):
 
 def split_objects(text: str) -> list[str]:
     """Split a line that holds several JSON objects; one that cannot be split comes back whole."""
+    if text.startswith(collectors.OPEN_TELEMETRY):
+        return collectors.split_records(text)
     if not _NEXT.search(text):
         return [text]
     made, at = [], 0
@@ -189,19 +192,22 @@ class Reader:
             return None
         if not isinstance(found, dict) or (end != len(text) and text[end:].strip()):
             return None
-        if "MESSAGE" in found or any(name in found for name in _JOURNAL):
+        if "MESSAGE" in found or (any(name in found for name in _JOURNAL) and "message" not in found):
             return self._journal(found)
         log = found.get("log")
         if isinstance(log, str) and ("stream" in found or "time" in found):
             return self._docker(found, log)
-        return None
+        entry = collectors.as_entry(found)
+        return None if entry is None else self._journal(entry)
 
     def _writer(self, entry: f.Entry) -> EntryWriter:
         wanted = self._wanted.entry(entry)
         return EntryWriter(f.context(entry), f.text(entry, "SYSLOG_IDENTIFIER"), -1 if wanted is None else int(wanted), f.piece_key(entry))
 
     def _journal(self, found: dict[str, Any]) -> EntryText:
-        time = _number(found.get("__REALTIME_TIMESTAMP"), f.TIME_MAX)
+        time, resolution, journal = _number(found.get("__REALTIME_TIMESTAMP"), f.TIME_MAX), 1, True
+        if time is None and (collected := collectors.time_of(found)) is not None:
+            (time, resolution), journal = collected, False
         monotonic = _number(found.get("__MONOTONIC_TIMESTAMP"), 2**63)
         message = found.get("MESSAGE")
         if (
@@ -220,7 +226,7 @@ class Reader:
                     if len(self._writers) > 4096:
                         self._writers.clear()
                     writer = self._writers[key] = self._writer(_entry(found)[0])
-                return EntryText(message, False, time, 1, True, monotonic, writer, 1, False)
+                return EntryText(message, False, time, resolution, journal, monotonic, writer, 1, False)
         entry, bad = _entry(found)
         raw = f.message(entry)
         text = None
@@ -231,7 +237,7 @@ class Reader:
         elif message == []:
             text = ""
         null = text is None and "MESSAGE" in found and message is None
-        return EntryText(text, null, time, 1, True, monotonic, self._writer(entry), 2 if f.goes_on(entry) else 1, bad)
+        return EntryText(text, null, time, resolution, journal, monotonic, self._writer(entry), 2 if f.goes_on(entry) else 1, bad)
 
     def _docker(self, found: dict[str, Any], log: str) -> EntryText:
         bad = False

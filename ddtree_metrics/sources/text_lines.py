@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics.errors import SourceDamaged, SourceError, SourceNotFound, SourceUnsupported
-from ddtree_metrics.sources import JournalPlace, Selection, SourceStats
+from ddtree_metrics.sources import JournalPlace, Selection, SourceStats, documents
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources.byte_streams import CHUNK, Bytes, Decoded, Unpacked, compression, encoding
@@ -119,7 +119,11 @@ class TextSource:
         if head.startswith(JOURNAL_MAGIC):
             yield from self._journal(source)
         elif _EXPORT.match(head):
-            yield from self._export(source)
+            yield from self._export(source, ExportParser())
+        elif documents.is_verbose(source.peek(160)):
+            yield from self._export(source, documents.VerboseParser())
+        elif documents.is_laid_out(head):
+            yield from self._text(documents.OneLineEach(source))
         else:
             yield from self._text(source)
 
@@ -144,9 +148,9 @@ class TextSource:
             self._met += 1
             yield from inner.batches()
 
-    def _export(self, source: Stream) -> Iterator[pa.RecordBatch]:
-        """Read journal export text."""
-        parser, rows, wanted = ExportParser(), EntryRows(self.stats, self._window), Wanted(self._selection, self._roll)
+    def _export(self, source: Stream, parser: ExportParser | documents.VerboseParser) -> Iterator[pa.RecordBatch]:
+        """Read journal export text, or what is like it."""
+        rows, wanted = EntryRows(self.stats, self._window), Wanted(self._selection, self._roll)
         untold = 0
         while data := source.read():
             entries = parser.feed(data)
@@ -172,13 +176,17 @@ class TextSource:
         if (batch := rows.batch()) is not None:
             yield batch
 
-    def _text(self, source: Stream) -> Iterator[pa.RecordBatch]:
+    def _text(self, source: Stream | documents.OneLineEach) -> Iterator[pa.RecordBatch]:
         """Read lines."""
         framer = Framer(self.stats, self._selection, self._window, self._tz, self._written_us, self._roll)
         blocks = Blocks(source)
         for block in blocks:
             yield from self._lines(block, framer)
         framer.finish()
+        if framer.backwards:
+            self.stats.notes.append(
+                f"{self.name}: its lines come newest first, so no step time can be told; save it again in order of time (logcli --forward)"
+            )
         self._met += self._line - 1 - framer.torn.count
         self._tell_torn(framer.torn, blocks.open_end)
         notes = self.stats.notes
@@ -299,7 +307,7 @@ class Blocks:
     begins with very many).
     """
 
-    def __init__(self, source: Stream) -> None:
+    def __init__(self, source: Stream | documents.OneLineEach) -> None:
         self.cut = 0
         self.open_end = False
         """Whether the text ends without a newline."""
