@@ -28,6 +28,7 @@ from ddtree_metrics.metrics.doubt import START_FLOOR, Estimate
 from ddtree_metrics.steps.basis import Basis, empty_like, floats
 from ddtree_metrics.steps.basis_rows import basis_of
 from ddtree_metrics.steps.frames import Bools, Ints
+from ddtree_metrics.steps.given import need_log
 from ddtree_metrics.steps.starts import Start
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def diagnose(
     causes tested (Bonferroni); refuted only if its interval leaves out an effect of that size. Everything else cannot be told. What the
     text of requests may stand behind is supported only where steps within requests show it too.
     """
+    need_log(log, "diagnose")
     if not (0 < level < 1 and 0 < min_change < 1):
         raise MetricError(f"level and min_change are shares between 0 and 1, not {level!r} and {min_change!r}")
     if not 0 <= start_floor < 1:

@@ -21,6 +21,7 @@ from ddtree_metrics.join.joining import MIN_TRUSTED, Joined, join_steps
 from ddtree_metrics.records import DecodeBatch, Event, PrefillBatch, RequestStep, TreeStep
 from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.steps.conventions import Conventions
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.intervals import COARSE_US
 
 __all__ = ["MIN_TRUSTED", "Whole", "compact_rows", "join_batches", "join_requests"]
@@ -33,6 +34,7 @@ LEAN_READ += ["context_lens", "request_ids"]
 """The columns of steps that lean rows are made from."""
 
 
+@takes("steps", fill=("requests", "prefill", "decode", "events"))
 def join_requests(
     steps: pd.DataFrame,
     requests: pd.DataFrame,

@@ -23,6 +23,7 @@ from ddtree_metrics.metrics.confidence import (
 )
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.repeated_prompts import PromptKeys, prompt_keys
 from ddtree_metrics.steps.tokens import commit_convention, nodes_convention
 
@@ -120,6 +121,7 @@ class _Rows:
     note: str | None = None
 
 
+@takes("request_steps", fill=())
 def acceptance(frame: pd.DataFrame, *, depth_cap: int | None = None, level: float = 0.9, resamples: int = 400, seed: int = 0) -> Acceptance:
     """Summarise acceptance.
 

@@ -22,6 +22,7 @@ from ddtree_metrics.metrics.doubt import Estimate
 from ddtree_metrics.metrics.part_estimates import PartEstimates, TwoSides, estimate_parts
 from ddtree_metrics.metrics.shares import NAMES, Errors, Parts, divide, named, three_parts
 from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 HELD = ("context_len", "batch_size")
@@ -169,6 +170,7 @@ def _words(names: Sequence[str]) -> str:
     return " and ".join(word(name) for name in names)
 
 
+@takes("request_steps", also=("after",), fill=(), strict=False)
 def attribute_slowdown(
     before: Any,
     after: Any,

@@ -7,6 +7,7 @@ import pandas as pd
 
 from ddtree_metrics.metrics.context import by_context
 from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.given import takes
 
 BUDGET_COLUMNS = (
     "budget",
@@ -29,6 +30,7 @@ BUDGET_COLUMNS = (
 )
 
 
+@takes("request_steps", ("budget", "request_id"))
 def by_budget(request_steps: pd.DataFrame, *, level: float = 0.9, resamples: int = 400, seed: int = 0) -> pd.DataFrame:
     """Summarise tokens per step, step time and speed for each node budget seen.
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats
+from ddtree_metrics.steps.given import takes
 
 BY_REQUEST_COLUMNS = (
     "request_id",
@@ -24,6 +25,7 @@ BY_REQUEST_COLUMNS = (
 )
 
 
+@takes("request_steps", "request_id")
 def by_request(request_steps: pd.DataFrame) -> pd.DataFrame:
     """Sum up each request: its first step, its context at the end, its mean batch, and its speed while it was decoded.
 

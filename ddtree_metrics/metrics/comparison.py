@@ -10,6 +10,7 @@ import pandas as pd
 from ddtree_metrics.layout import plural
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.decode_windows import decode_step_times
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.step_time import step_times
 
 
@@ -48,6 +49,7 @@ class StepTimeComparison:
     reason: str | None = None
 
 
+@takes("steps", fill=("decode", "prefill"))
 def compare_step_times(steps: pd.DataFrame, decode: pd.DataFrame, *, prefill: pd.DataFrame | None = None) -> StepTimeComparison:
     """Compare the step times of step lines with those of Decode lines over the same steps.
 

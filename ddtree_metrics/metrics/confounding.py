@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 APART = 25.0
@@ -44,6 +45,7 @@ class Confounding:
     reason: str | None = None
 
 
+@takes("request_steps", fill=())
 def confounded(frame: pd.DataFrame, first: str, second: str, *, limit: float = TOGETHER) -> Confounding:
     """Tell whether two columns rise (or fall) together so closely that what one does could be done by the other.
 

@@ -21,6 +21,7 @@ from ddtree_metrics.metrics.confidence import (
 )
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.given import frame_of, takes
 from ddtree_metrics.steps.repeated_prompts import PromptKeys, prompt_keys
 
 AXES = ("context_len", "prompt_len", "generated_len")
@@ -50,6 +51,7 @@ BY_CONTEXT_COLUMNS = (
 MAX_BINS = 10_000
 
 
+@takes("request_steps", ("tokens", "step_time_ms", "step_us"))
 def by_context(
     request_steps: pd.DataFrame,
     edges: Sequence[float] | None = None,
@@ -104,6 +106,7 @@ def by_context(
     """
     if by not in AXES and by not in request_steps.columns:
         raise MetricError(f"no column {by!r} to bin by; there are {', '.join(map(str, request_steps.columns)) or 'none'}")
+    frame_of(request_steps, "request_steps", ((by, "request_id"),), "by_context")
     axis = cols.finite(cols.numeric(request_steps, by))
     known = np.isfinite(axis)
     limits = _edges(axis[known], edges, bins, width)

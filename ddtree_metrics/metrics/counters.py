@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.given import takes
 
 
+@takes("requests", ("request_id", "completion_tokens", "verify_steps"))
 def reconcile_counters(requests: pd.DataFrame) -> pd.DataFrame:
     """Check the counters of each request against ``completion = 1 + steps + accepted``.
 

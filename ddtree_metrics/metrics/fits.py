@@ -17,6 +17,7 @@ from ddtree_metrics.metrics.knees import KneeRows, find_knee, level_variance
 from ddtree_metrics.metrics.models import ClassMeans, Model, Regression, without_outliers
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats, Ints
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 MODELS = ("flat", "line", "bend", "curve")
@@ -328,6 +329,7 @@ def _one_row_a_step(frame: pd.DataFrame) -> _Steps:
     return _Steps(mean, total, batch, all_nodes, cols.step_ms(frame)[first], keys.codes[first], keys.counts()[1], keys.source)
 
 
+@takes("request_steps", "context_len", fill=())
 def fit_step_time(
     request_steps: pd.DataFrame,
     *,

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ddtree_metrics.steps import frames as cols
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.line_intervals import Intervals
 from ddtree_metrics.steps.step_time import step_times
 
@@ -17,6 +18,7 @@ GAP_COLUMNS = ("kind", "start", "end", "duration_ms", "count", "unit", "stream",
 _HOLES = ("suppressed", "gap", "boot", "restart", "retraction")
 
 
+@takes("steps")
 def gaps(steps: pd.DataFrame, events: pd.DataFrame | None = None, *, prefill: pd.DataFrame | None = None) -> pd.DataFrame:
     """List the intervals that are no steps, and the events that broke a run of them.
 

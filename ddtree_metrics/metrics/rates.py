@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ddtree_metrics.metrics.confidence import number
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats
+from ddtree_metrics.steps.given import takes
 
 PRINTED = 0.005
 """Both numbers are printed with two decimals, so each is known to within this."""
@@ -87,6 +88,7 @@ def accept_rate(accept_len: Any, accept_rate: Any, num_draft_tokens: Any = None,
     )
 
 
+@takes("decode")
 def accept_rates(
     decode: pd.DataFrame, *, num_draft_tokens: Any = None, num_steps: Any = None, servers: pd.DataFrame | None = None
 ) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.decode_windows import decode_step_times
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.line_intervals import Intervals
 from ddtree_metrics.steps.step_time import step_times
 
@@ -44,6 +45,7 @@ _ALL_OF_IT = ("suppressed", "outside_window", "restart", UNKNOWN)
 _NONE_AT_ALL = ("first", "duplicate_rank")
 
 
+@takes("steps")
 def wall_time(lines: pd.DataFrame, prefill: pd.DataFrame | None = None, events: pd.DataFrame | None = None) -> pd.DataFrame:
     """Split the wall time between the lines of each stream by what lay in it.
 

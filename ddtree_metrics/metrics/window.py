@@ -14,6 +14,7 @@ from ddtree_metrics.metrics.knees import SIDE, Knee, KneeRows, Profile, Within, 
 from ddtree_metrics.metrics.models import ClassMeans, Model, Regression
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Floats
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
 
 ALIKE = 0.04
@@ -117,6 +118,7 @@ class WindowKnee:
         return _said(self) if np.isfinite(self.knee) else ""
 
 
+@takes("request_steps", "context_len")
 def find_window_knee(
     request_steps: pd.DataFrame,
     window: float | None = None,

@@ -35,6 +35,7 @@ from ddtree_metrics.plots.looks import (
     sizes,
     words,
 )
+from ddtree_metrics.plots.of_log import curve_and_slope_of, curve_of, draws
 from ddtree_metrics.plots.slopes import Slope, slope_of
 from ddtree_metrics.plots.start_series import parts_of
 from ddtree_metrics.steps import frames as columns
@@ -60,6 +61,7 @@ SWEEP_NAMES: Final = {
 TWO_DECADES: Final = 100.0
 
 
+@draws(curve_and_slope_of, "by_context(rows)", "x_mean", "low")
 def plot_step_time(
     curve: pd.DataFrame, ax: Axes | None = None, *, fit: Any = None, sweep: Any = None, label: str | None = None, color: str | None = None
 ) -> Axes:
@@ -67,9 +69,10 @@ def plot_step_time(
 
     Parameters
     ----------
-    curve : DataFrame
-        What ``by_context`` gives; ``x_mean, step_time_mean_ms`` are needed, ``_low``, ``_high`` and ``timed_steps`` are drawn if there.
-        With a column ``run`` (``by_context(rows, each="run")``) each server start is a series.
+    curve : Log or DataFrame
+        Of a log each server start is a series, and the slope is that of its diagnosis. Else what ``by_context`` gives: ``x_mean`` and
+        ``step_time_mean_ms`` are needed, ``_low``, ``_high`` and ``timed_steps`` are drawn if there; with a column ``run``
+        (``by_context(rows, each="run")``) each server start is a series.
     ax : Axes, optional
         Where to draw; a second call on the same one adds a second series.
     fit : StepTimeFit or Diagnosis, optional
@@ -94,6 +97,7 @@ def plot_step_time(
     return finish(ax, "step time (ms)")
 
 
+@draws(curve_of, "by_context(rows)", "x_mean", "low")
 def plot_tokens_per_step(
     curve: pd.DataFrame, ax: Axes | None = None, *, sweep: Any = None, label: str | None = None, color: str | None = None
 ) -> Axes:
@@ -109,6 +113,7 @@ def plot_tokens_per_step(
     return finish(ax, "tokens per step")
 
 
+@draws(curve_of, "by_context(rows)", "x_mean", "low")
 def plot_speed(
     curve: pd.DataFrame, ax: Axes | None = None, *, sweep: Any = None, label: str | None = None, color: str | None = None
 ) -> Axes:
@@ -122,6 +127,7 @@ def plot_speed(
     return finish(ax, "tokens/s of one request")
 
 
+@draws(curve_and_slope_of, "by_context(rows)", "x_mean", "low")
 def plot_overview(curve: pd.DataFrame, *, fit: Any = None, sweep: Any = None, title: str | None = None) -> Figure:
     """Draw step time, tokens per step and speed against context, one above the other, as one figure.
 

@@ -26,6 +26,7 @@ from ddtree_metrics.plots.looks import (
     series_of,
     words,
 )
+from ddtree_metrics.plots.of_log import draws, once_of, survival_of
 from ddtree_metrics.plots.start_series import StartLook, parts_of
 from ddtree_metrics.plots.timeline import columns_weight, quantiles, step_ms
 from ddtree_metrics.plots.titles import several
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@draws(survival_of, "acceptance(rows)", "depth", "survival")
 def plot_survival(
     acceptance: Any,
     ax: Axes | None = None,
@@ -109,6 +111,7 @@ def plot_survival(
     return finish(ax, "share of request-steps (%)", top=1.05)
 
 
+@draws(once_of, "step_times(steps)", "step_time_ms", "step_us")
 def plot_step_time_distribution(steps: pd.DataFrame, ax: Axes | None = None, *, label: str | None = None, color: str | None = None) -> Axes:
     """Draw how step times are distributed, on a log scale, with the median and the 95th percentile marked.
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.plots.curves import AXIS_WORDS
 from ddtree_metrics.plots.looks import BLUE, GREEN, ORANGE, drawable, entitle, field, finish, new_axes, nothing, number, series_of, words
+from ddtree_metrics.plots.of_log import budgets_of, change_of, draws
 from ddtree_metrics.steps import frames as columns
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@draws(change_of, "attribute_slowdown(before, after)", "share_step_time")
 def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
     """Draw what share of a slow-down (or speed-up) each cause has, with its interval.
 
@@ -27,13 +29,16 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    attribution : Attribution, Comparison of a diagnosis, or mapping
+    attribution : Log, Diagnosis, Attribution, Comparison of a diagnosis, or mapping
         ``share_step_time, share_acceptance`` and perhaps ``share_mix``, each with ``_low`` and ``_high`` (or as an interval), and
         ``speed_before, speed_after`` for the title.
     ax : Axes, optional
         Where to draw.
     """
     ax = new_axes(ax, "What the change in speed is due to", size=(4.8, 1.9))
+    compared = getattr(attribution, "comparisons", None)
+    if compared is not None:
+        attribution = compared[0] if compared else {"reason": "there is no change of speed to divide"}
     names = ["share_step_time", "share_acceptance"]
     if np.isfinite(field(attribution, "share_mix")):
         names.append("share_mix")
@@ -76,6 +81,7 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
+@draws(budgets_of, "by_budget(rows)", "tok_per_s", "tokens_per_step")
 def plot_budget(budgets: pd.DataFrame, ax: Axes | None = None, *, label: str | None = None) -> Axes:
     """Draw speed and tokens per step against the budget, each as a share of its own best, the bests ringed.
 

@@ -26,6 +26,7 @@ from ddtree_metrics.plots.looks import (
     nothing,
     shorten,
 )
+from ddtree_metrics.plots.of_log import draws, over_time_of
 from ddtree_metrics.plots.start_series import StartLook, parts_of
 from ddtree_metrics.plots.titles import several
 from ddtree_metrics.steps import frames as columns
@@ -94,6 +95,7 @@ class Buckets:
     ends: tuple[float, float] = (float("nan"), float("nan"))
 
 
+@draws(over_time_of, "step_times(steps)", "time_us", "time", "gen_throughput")
 def plot_throughput(
     frame: pd.DataFrame | Sequence[Buckets],
     ax: Axes | None = None,

@@ -20,6 +20,7 @@ from ddtree_metrics.report.facts import gather
 from ddtree_metrics.report.first_screen import first_screen, parts
 from ddtree_metrics.report.markup import Html, escape, join, tag
 from ddtree_metrics.schema import SCHEMA_VERSION
+from ddtree_metrics.steps.given import need_log
 
 if TYPE_CHECKING:
     from ddtree_metrics.diagnosis import Diagnosis
@@ -48,6 +49,7 @@ def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = 
     str
         A whole page. The same log gives the same page.
     """
+    need_log(log, "render_report")
     if diagnosis is None:
         from ddtree_metrics.diagnosis import diagnose
 

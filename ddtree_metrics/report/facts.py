@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddtree_metrics import metrics
 from ddtree_metrics.memory import give_back
+from ddtree_metrics.plots.of_log import over_time_of
 from ddtree_metrics.plots.start_series import StartLook, start_looks, with_starts
 from ddtree_metrics.plots.timeline import BEGINS_AT_ITS_END, Buckets, bucket
 from ddtree_metrics.steps import frames as columns
@@ -103,10 +104,8 @@ def gather(log: Log, diagnosis: Diagnosis, bench: Any = None) -> Facts:
     made.once = rows[["where", "step_time_ms", "run"]].drop_duplicates("where")
     for frame in (made.curve, made.once):
         frame.attrs["starts"] = starts
-    decode = basis.kind in (Kind.DECODE_STEPS, Kind.DECODE_WINDOWS)
-    over_time = with_starts(log.decode.assign(run=basis.run_of(log.decode)), starts) if decode else rows
     local = any(str(name).endswith("-local") for name in clocks(log))
-    made.buckets = [replace(one, local=local) for one in bucket(over_time)]
+    made.buckets = [replace(one, local=local) for one in bucket(over_time_of(log)[0])]
     made.by_sql = basis.kind is Kind.STEP_LINES and len(basis.services) < 2 and not any(run.hidden for run in basis.runs)
     steps = log.lean_steps
     if columns.has(rows, "drafts") or not len(steps):

@@ -11,6 +11,7 @@ from ddtree_metrics.errors import DDTreeWarning
 from ddtree_metrics.requests import slots
 from ddtree_metrics.requests.checks import ABSURD_MS, Row, check, count_flags, mark_duplicates, name_nameless, to_frame
 from ddtree_metrics.requests.request_fields import COUNTS, TIMES
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.stream_ids import file_of
 
 _LISTS: dict[str, type] = {"accepted_histogram": int, "position_accept_rates": float}
@@ -26,6 +27,7 @@ _ENDPOINTS = (
 )
 
 
+@takes("request_lines", "event")
 def requests_from_log(request_lines: pd.DataFrame) -> pd.DataFrame:
     """Fold the lines that speak of requests into one row a request.
 

@@ -19,6 +19,7 @@ from ddtree_metrics.records import TreeStep
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.between import Between
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.intervals import REASONS, gaps_among
 from ddtree_metrics.steps.line_intervals import Intervals, judged
 from ddtree_metrics.steps.speculation import speculative
@@ -156,6 +157,7 @@ def _most_common(values: Floats, source: str) -> LogInterval:
     return LogInterval(round(float(np.median(close))), source, agree, len(values))
 
 
+@takes("decode")
 def decode_step_times(
     decode: pd.DataFrame,
     *,
@@ -287,6 +289,7 @@ def _stands_out(parts: _Parts, why: NDArray[Any], factor: float) -> tuple[Bools,
     return idle, compared
 
 
+@takes("decode")
 def steps_from_decode(
     decode: pd.DataFrame,
     *,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.between import Between
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.given import takes
 from ddtree_metrics.steps.intervals import BURST_US, COARSE_US, REASONS
 from ddtree_metrics.steps.line_intervals import Intervals, judged
 
@@ -27,6 +28,7 @@ FLUSH_FACTOR = 3.0
 """A flush whose lines took longer than so many times the usual holds idle time."""
 
 
+@takes("steps")
 def step_times(
     steps: pd.DataFrame,
     decode: pd.DataFrame | None = None,
@@ -144,6 +146,7 @@ def _fill_from_decode(
         source[rows[use]] = "throughput"
 
 
+@takes("steps")
 def step_time_bounds(steps: pd.DataFrame, events: pd.DataFrame | None = None, *, prefill: pd.DataFrame | None = None) -> pd.DataFrame:
     """Bound the mean step time of each unbroken stretch, where stamps are too coarse for single steps.
 

@@ -17,6 +17,7 @@ from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.columns import whole_sum
 from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
+from ddtree_metrics.steps.given import takes
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class CommitConvention:
     reason: str | None = None
 
 
+@takes("steps")
 def commit_convention(steps: pd.DataFrame, *, warn: bool = True) -> CommitConvention:
     """Infer from the data whether a commit contains the bonus token.
 
@@ -139,6 +141,7 @@ class NodesConvention:
     reason: str | None = None
 
 
+@takes("steps")
 def nodes_convention(steps: pd.DataFrame) -> NodesConvention:
     """Infer from nodes and budget whether the node counts contain the root.
 
@@ -172,6 +175,7 @@ def nodes_convention(steps: pd.DataFrame) -> NodesConvention:
     return NodesConvention(None, counts, f"whether nodes count the root cannot be told: {reason}", reason)
 
 
+@takes("steps")
 def neutral_columns(
     steps: pd.DataFrame, *, commit_includes_bonus: bool | None = None, nodes_include_root: bool | None = None
 ) -> pd.DataFrame:
