@@ -34,6 +34,9 @@ from .errors import (
     UnknownDialect as UnknownDialect,
     UsageError as UsageError,
 )
+from .exporting import (
+    export as export,
+)
 from .iterating import (
     iter_journal as iter_journal,
     iter_text as iter_text,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,14 +18,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
+from ddtree_metrics.coverage import Coverage
+from ddtree_metrics.destinations import IN_A_FOLDER, OF_REQUESTS, chosen_tables, dataset_source, files_of, is_folder, refuse_inputs
 from ddtree_metrics.errors import OutputError
-from ddtree_metrics.reading import LINE_TABLES, Readable
+from ddtree_metrics.keywords import ReadKeywords, spelled_out
+from ddtree_metrics.opening import several, zone_of
+from ddtree_metrics.reading import LINE_TABLES, Readable, Tables, start_reading
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.tables.atomic import make_folder, swept, told
-from ddtree_metrics.tables.datasets import DatasetWriter
+from ddtree_metrics.tables.datasets import DatasetWriter, all_stored
 from ddtree_metrics.tables.writers import FileWriter, open_writer
+from ddtree_metrics.times import parse_window
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ddtree_metrics.keywords import PathLike, Paths
     from ddtree_metrics.log import Log
 
 
@@ -38,10 +47,13 @@ class Written:
         Rows by table.
     paths : list of Path
         The files, or the folder of a dataset.
+    coverage : Coverage
+        What the read met.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
     paths: list[Path] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
 
 
 def metadata_of(reading: Readable) -> dict[str, str]:
@@ -49,9 +61,130 @@ def metadata_of(reading: Readable) -> dict[str, str]:
     return {"coverage": reading.coverage.to_json(), "counts": reading.conventions.to_json()}
 
 
+class StoredTables:
+    """The tables of a log, one after the other, as if they were read from lines."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.coverage = log.coverage
+        self.conventions = log.counts
+        self.on_error = "skip"
+
+    def __iter__(self) -> Iterator[Tables]:
+        """Yield the tables, in pieces."""
+        for name in TABLES:
+            for batch in self._log.table(name).to_batches() if name in self._log.stored else ():
+                yield {name: batch}
+
+
+@spelled_out(ReadKeywords)
 def export(
+    source: Log | Paths | None = None,
+    output: PathLike | None = None,
+    *,
+    tables: Sequence[str] = (),
+    format: str | None = None,
+    partition: Sequence[str] = (),
+    requests: PathLike | Sequence[PathLike] | None = None,
+    clock_offset_s: float | None = None,
+    force: bool = False,
+    **options: Unpack[ReadKeywords],
+) -> Written:
+    """Read and write in one go, in bounded memory: tables as Parquet, CSV, JSON lines or Arrow.
+
+    Parameters
+    ----------
+    source : Log, path, binary file, or sequence of paths or files, optional
+        What is read, or a log that was; without it the journal of this machine.
+    output : str or Path, optional
+        A file; a folder (it is there, or its name ends in ``/``) for a file a table; ``-`` for stdout. Without it files in this folder,
+        named after the end of the window.
+    tables : sequence of str
+        Which tables, or ``all``; steps if not given (in a folder all but ``request_lines``).
+    format : str, optional
+        ``parquet``, ``csv``, ``jsonl`` or ``arrow``; by the suffix if not given.
+    partition : sequence of str
+        Columns by which a Hive-partitioned dataset is parted in the folder ``output``: ``host, date``.
+    requests, clock_offset_s : optional
+        As for ``Log.with_requests``.
+    force : bool
+        Whether a file that is there is written over.
+    **options
+        As for ``read``, where lines are read.
+
+    Returns
+    -------
+    Written
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written, or is there already, or is read; nothing half-written is left, and old files are as they were.
+    """
+    from ddtree_metrics.log import Log, read_parquet
+
+    log = source if isinstance(source, Log) else None
+    paths = None if isinstance(source, Log) else source
+    now_us = options.get("now_us") or time.time_ns() // 1000
+    options["now_us"] = now_us
+    if all_stored(several(paths)):
+        given: Any = options
+        log = read_parquet([Path(str(place)) for place in several(paths)], **given)
+    request_files = several(requests)
+    names = chosen_tables(tables, output, with_requests=bool(request_files))
+    window = parse_window(options.get("since"), options.get("until"), now_us=now_us, tz=zone_of(options.get("tz")))
+    end_us = now_us if window.until_us is None else window.until_us
+    inputs = [
+        *several(paths),
+        *request_files,
+        *several(options.get("dialect_file")),
+        options.get("directory"),
+        *several(options.get("files")),
+    ]
+    read = [place for place in inputs if isinstance(place, str | Path)]
+
+    def joined(found: Log) -> Log:
+        return found.with_requests(list(request_files), tz=options.get("tz"), clock_offset_s=clock_offset_s) if request_files else found
+
+    if log is not None:
+        log = joined(log)
+    if partition:
+        if output is None or str(output) == "-":
+            raise OutputError("a partitioned dataset is written into a folder: name it (-o DIR/)", usage=True)
+        if format not in (None, "parquet"):
+            raise OutputError("a partitioned dataset is made of Parquet files; leave the format out", usage=True)
+        refuse_inputs([output], read)
+        names = tuple(n for n in (names if tables else IN_A_FOLDER) if n not in OF_REQUESTS)
+        reading = start_reading(paths, **options) if log is None else StoredTables(log)
+        files = [str(place) if isinstance(place, str | Path) else "-" for place in several(paths)]
+        called = dataset_source(files, reading.coverage.source, end_us, options)
+        return export_dataset(reading, output, names, partition=tuple(partition), source=called)
+    destinations = files_of(names, output, format, end_us)
+    refuse_inputs(destinations.values(), read)
+    later = [name for name in OF_REQUESTS if name in destinations]
+    keep = ("steps", "decode", "prefill", "events", "request_lines") if "request_steps" in later else ("request_lines",) if later else ()
+    # steps of requests that nobody asked for are written only where there are any
+    asked = bool(request_files or tables) or (log is not None and "request_steps" in log.stored)
+
+    def finish(found: Log) -> dict[str, pa.Table]:
+        whole = joined(found) if log is None else log
+        return {name: whole.table(name) for name in later if name != "request_steps" or "steps" in whole.stored}
+
+    return write_reading(
+        start_reading(paths, **options) if log is None else StoredTables(log),
+        destinations,
+        format=format,
+        force=force,
+        finish=finish if later else None,
+        keep=keep,
+        optional=("request_steps",) if "request_steps" in later and not asked else (),
+        make_folders=is_folder(output),
+    )
+
+
+def write_reading(
     reading: Readable,
-    destinations: dict[str, Path | str],
+    destinations: Mapping[str, PathLike],
     *,
     format: str | None = None,
     force: bool = False,
@@ -94,7 +227,7 @@ def export(
     """
     from ddtree_metrics.log import Log
 
-    made = Written()
+    made = Written(coverage=reading.coverage)
     maybe = tuple(optional)
     kept: dict[str, _Kept] = {name: _Kept(name) for name in keep}
     writers: dict[str, FileWriter] = {}
@@ -212,7 +345,7 @@ def export_dataset(
     chosen = [n for n in names if n in LINE_TABLES]
     if not chosen:
         raise OutputError(f"a dataset holds tables of lines: {', '.join(LINE_TABLES)}", usage=True)
-    made = Written(paths=[Path(root)])
+    made = Written(paths=[Path(root)], coverage=reading.coverage)
     writers: dict[str, DatasetWriter] = {}
     try:
         for name in chosen:

@@ -76,7 +76,14 @@ class PlaceKeywords(TypedDict, total=False):
     namespace: Annotated[str | None, Keyword("The journal of this namespace.", ("--namespace",), "NAME")]
 
 
-class FormKeywords(TypedDict, total=False):
+class ZoneKeywords(TypedDict, total=False):
+    """What times mean that do not say it."""
+
+    tz: Annotated[str | ZoneInfo | None, Keyword("Zone of --since, --until and of times that do not say theirs.", ("--tz",), "ZONE")]
+    now_us: Annotated[int | None, Keyword("What is taken as now, in microseconds since 1970.")]
+
+
+class FormKeywords(ZoneKeywords, total=False):
     """How lines are read."""
 
     dialect: Annotated[
@@ -86,7 +93,6 @@ class FormKeywords(TypedDict, total=False):
     dialect_file: Annotated[
         PathLike | Sequence[PathLike] | None, Keyword("A line format of your own.", ("--dialect-file",), "TOML", several=True)
     ]
-    tz: Annotated[str | ZoneInfo | None, Keyword("Zone of --since, --until and of times that do not say theirs.", ("--tz",), "ZONE")]
     on_error: Annotated[
         Literal["warn", "raise", "skip"],
         Keyword("What a broken line does: counted with a warning, an error, or only counted.", ("--on-error",), default="warn"),
@@ -95,7 +101,6 @@ class FormKeywords(TypedDict, total=False):
         bool | None, Keyword("Commit lengths contain the bonus token; inferred if not given.", ("--bonus/--no-bonus",))
     ]
     nodes_include_root: Annotated[bool | None, Keyword("Node counts contain the root; inferred if not given.", ("--root/--no-root",))]
-    now_us: Annotated[int | None, Keyword("What is taken as now, in microseconds since 1970.")]
     progress: Annotated[
         Callable[[Coverage | None], object] | None, Keyword("Called with the account after each batch of lines, and with None at the end.")
     ]
@@ -107,6 +112,10 @@ class TextKeywords(SpanKeywords, WriterKeywords, FormKeywords, total=False):
 
 class JournalKeywords(WriterKeywords, PlaceKeywords, FormKeywords, total=False):
     """The keywords of ``read_journal`` and ``iter_journal``, besides unit, since and until."""
+
+
+class StoredKeywords(SpanKeywords, ZoneKeywords, total=False):
+    """The keywords of ``read_parquet``."""
 
 
 class ReadKeywords(SpanKeywords, WriterKeywords, PlaceKeywords, FormKeywords, total=False):

@@ -21,20 +21,20 @@ import pyarrow.compute as pc
 from ddtree_metrics import tables as _tables
 from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged, SourceNotFound
-from ddtree_metrics.keywords import JournalKeywords, ReadKeywords, TextKeywords, spelled_out
+from ddtree_metrics.keywords import JournalKeywords, ReadKeywords, StoredKeywords, TextKeywords, spelled_out
 from ddtree_metrics.memory import give_back, return_large_arrays
-from ddtree_metrics.opening import zone_of
+from ddtree_metrics.opening import only, read_options, several, zone_of
 from ddtree_metrics.reading import LINE_TABLES, Readable, start_reading
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX
-from ddtree_metrics.sources.journal_fields import UNIT_SUFFIXES
+from ddtree_metrics.sources.journal_fields import UNIT_SUFFIXES, matches, unit_name
 from ddtree_metrics.sources.journal_files import journal_files
 from ddtree_metrics.steps.conventions import Conventions
-from ddtree_metrics.tables.datasets import is_stored, read_tables
+from ddtree_metrics.tables.datasets import all_stored, read_tables
 from ddtree_metrics.tables.overlaps import Overlap
 from ddtree_metrics.tables.packed import PACKED_ROWS, Packed, pack
 from ddtree_metrics.tables.writers import FORMATS, open_writer, write_tables
-from ddtree_metrics.times import ALWAYS, Window, parse_window, parse_window_of_log
+from ddtree_metrics.times import ALWAYS, Window, parse_window_of_log
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -488,9 +488,9 @@ def read(paths: Paths | None = None, **options: Unpack[ReadKeywords]) -> Log:
     if paths is None:
         return read_journal(**options)
     given: Any = options  # each function refuses what it does not take
-    some: list[Any] = list(paths) if isinstance(paths, list | tuple) else [paths]
+    some: list[Any] = list(several(paths))
     named = [Path(p) for p in some if isinstance(p, str | Path)]
-    if named and len(named) == len(some) and all(is_stored(p) for p in named):
+    if all_stored(some):
         return read_parquet(named, **given)
     if len(named) == len(some) == 1:
         place = named[0]
@@ -563,22 +563,17 @@ def read_text(paths: Paths, **options: Unpack[TextKeywords]) -> Log:
     return collect(start_reading(paths, **options))
 
 
-def read_parquet(
-    paths: PathLike | Sequence[PathLike],
-    *,
-    since: str | None = None,
-    until: str | None = None,
-    tz: str | ZoneInfo | None = None,
-    now_us: int | None = None,
-) -> Log:
+@spelled_out(StoredKeywords)
+def read_parquet(paths: PathLike | Sequence[PathLike], **options: Unpack[StoredKeywords]) -> Log:
     """Read back what an export wrote: files, a folder of tables, or a partitioned dataset.
 
     Parameters
     ----------
     paths : str, Path, or sequence of them
         Files of one or several tables; rows are put together in the order given, and a row that several files have is taken once.
-    since, until, tz, now_us
-        As in ``read_journal``: rows outside of the window are left out.
+    **options
+        ``unit``, ``since``, ``until``, ``tz`` and ``now_us`` as in ``read_journal``: rows of other units, or outside of the window, are
+        left out.
 
     Returns
     -------
@@ -589,7 +584,7 @@ def read_parquet(
     SchemaError
         If a file is not one of this library's, or of a newer schema.
     """
-    window = parse_window(since, until, now_us=now_us, tz=zone_of(tz))
+    chosen = read_options(**only(options, StoredKeywords, "tables of an earlier export"))
     some = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
     overlaps: dict[str, list[Overlap]] = {}
     made = read_tables(some, overlaps=overlaps)
@@ -604,7 +599,7 @@ def read_parquet(
                 coverages.append(Coverage.from_dict(json.loads(text)))
             else:
                 counts.merge(Conventions.from_dict(json.loads(text)))
-    made = {name: _within(table, window) for name, table in made.items()}
+    made = {name: _of_units(_within(table, chosen.window), chosen.selection.units) for name, table in made.items()}
     account = Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, some)))
     _take_off(account, overlaps)
     return Log(made, account, counts)
@@ -631,6 +626,15 @@ def _within(table: pa.Table, window: Window) -> pa.Table:
     low, high = window.bounds
     inside = pc.and_(pc.greater_equal(last, low), pc.less(first, high))
     return table.filter(pc.or_(pc.is_null(last), pc.fill_null(inside, False)))
+
+
+def _of_units(table: pa.Table, units: tuple[str, ...]) -> pa.Table:
+    """Keep the rows of some units; all where none is asked for."""
+    if not units or "unit" not in table.column_names:
+        return table
+    names = tuple(name for unit in units for name in (unit, unit_name(unit)))
+    wanted = [unit for unit in pc.unique(table["unit"]).to_pylist() if matches(names, unit)]
+    return table.filter(pc.is_in(table["unit"], pa.array(wanted, pa.string())))
 
 
 def _starts_within(servers: pa.Table, window: Window) -> pa.Table:

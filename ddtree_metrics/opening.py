@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,15 +76,15 @@ def read_options(**given: Unpack[ReadKeywords]) -> ReadOptions:
         selection=Selection(
             _unit_names(given.get("unit")),
             _unit_names(given.get("user_unit")),
-            _several(given.get("identifier")),
-            _several(given.get("container")),
+            several(given.get("identifier")),
+            several(given.get("container")),
             None if boot is None else str(boot),
         ),
         place=JournalPlace(
-            None if directory is None else str(directory), tuple(map(str, _several(given.get("files")))), given.get("namespace")
+            None if directory is None else str(directory), tuple(map(str, several(given.get("files")))), given.get("namespace")
         ),
         zone=zone,
-        dialects=_dialects(_several(given.get("dialect")), _several(given.get("dialect_file"))),
+        dialects=_dialects(several(given.get("dialect")), several(given.get("dialect_file"))),
         on_error=on_error,
         commit_includes_bonus=given.get("commit_includes_bonus"),
         nodes_include_root=given.get("nodes_include_root"),
@@ -94,20 +94,29 @@ def read_options(**given: Unpack[ReadKeywords]) -> ReadOptions:
 
 def open_lines(paths: Paths | None, **given: Unpack[ReadKeywords]) -> tuple[Source, ReadOptions]:
     """Open files or pipes, or a journal where no paths are given."""
-    accepted = keywords_of(ReadKeywords if paths is None else TextKeywords)
-    unknown = next((name for name in given if name not in accepted), None)
-    if unknown is not None:
-        raise TypeError(
-            f"unexpected keyword {unknown!r}: {'a journal' if paths is None else 'files'} can be read with {', '.join(accepted)}"
-        )
-    options = read_options(**given)
+    options = read_options(**(only(given, ReadKeywords, "a journal") if paths is None else only(given, TextKeywords, "files")))
     if paths is None:
         return open_journal(options.place, options.selection, options.window), options
-    source = open_sources(_several(paths), selection=options.selection, window=options.window, tz=options.zone)
+    source = open_sources(several(paths), selection=options.selection, window=options.window, tz=options.zone)
     return source, options
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def only(given: Mapping[str, Any], group: type, what: str) -> Any:
+    """Return keywords as they are, if they are all of a group.
+
+    Raises
+    ------
+    TypeError
+        If one is not, as Python says it of a keyword that a function does not have.
+    """
+    accepted = keywords_of(group)
+    unknown = next((name for name in given if name not in accepted), None)
+    if unknown is not None:
+        raise TypeError(f"unexpected keyword {unknown!r}: {what} can be read with {', '.join(accepted)}")
+    return given
+
+
+def several(value: Any) -> tuple[Any, ...]:
     """Return one or several as a tuple."""
     if value is None:
         return ()
@@ -128,8 +137,8 @@ def _dialects(chosen: tuple[str | Dialect, ...], files: tuple[str | Path, ...]) 
 
 def _unit_names(value: Any) -> tuple[str, ...]:
     """Return the names of units; a file is none."""
-    for name in _several(value):
+    for name in several(value):
         suffix = Path(name).suffix
         if "/" in name or suffix in (".journal", ".journal~") or (suffix and suffix not in UNIT_SUFFIXES and Path(name).is_file()):
             raise UsageError(f"{name!r} is a file, not a unit: ddtree_metrics.read({name!r}) reads it (ddtree-logs: give it as FILE)")
-    return _several(value)
+    return several(value)

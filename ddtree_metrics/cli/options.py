@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ddtree_metrics.cli.screen import write
-from ddtree_metrics.keywords import Keyword, PlaceKeywords, ReadKeywords, keywords_of
+from ddtree_metrics.keywords import Keyword, PlaceKeywords, ReadKeywords, StoredKeywords, keywords_of
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -40,9 +40,14 @@ class Input:
     @property
     def is_stored(self) -> bool:
         """Whether the files are tables that ``export`` wrote."""
-        from ddtree_metrics.tables.datasets import is_stored
+        from ddtree_metrics.tables.datasets import all_stored
 
-        return bool(self.files) and all(name != "-" and is_stored(Path(name)) for name in self.files)
+        return all_stored(self.files)
+
+    @property
+    def given(self) -> Any:
+        """The keywords that say something of what is read: of tables only which of their rows are wanted."""
+        return {n: v for n, v in self.keywords.items() if n in StoredKeywords.__annotations__} if self.is_stored else self.keywords
 
     @property
     def paths(self) -> list[Any] | None:
@@ -60,10 +65,7 @@ class Input:
         """Read it all."""
         from ddtree_metrics import log
 
-        if self.is_stored:
-            stored = log.read_parquet(list(self.files), **_of_window(self.keywords))
-            return self.with_requests(_of_units(stored, self.keywords.get("unit") or ()))
-        return self.with_requests(log.read(self.paths, **self.keywords))
+        return self.with_requests(log.read(self.paths, **self.given))
 
     def span(self) -> tuple[int, int] | None:
         """Return the first and the last time of what there is without a window, in us; None where nothing is, or from a pipe."""
@@ -108,26 +110,6 @@ class Input:
         if not self.requests:
             return log
         return log.with_requests(list(self.requests), tz=self.zone, clock_offset_s=self.clock_offset)
-
-
-def _of_window(keywords: ReadKeywords) -> dict[str, Any]:
-    """Return the keywords that tables of an earlier export can be read with."""
-    return {name: value for name, value in keywords.items() if name in ("since", "until", "tz")}
-
-
-def _of_units(log: Log, units: Any) -> Log:
-    """Return what of stored tables is of some units; all where none is asked for."""
-    if not units:
-        return log
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from ddtree_metrics.log import Log
-
-    names = pa.array([name for unit in units for name in (unit, f"{unit}.service")])
-    tables = {name: log.table(name) for name in log.stored}
-    kept = {name: t.filter(pc.is_in(t["unit"], names)) if "unit" in t.column_names else t for name, t in tables.items()}
-    return Log(kept, log.coverage, log.counts)
 
 
 class Progress:
@@ -210,7 +192,6 @@ def _with_stdin(files: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...
 
 def _has_bytes(wait_s: float) -> bool:
     """Whether standard input is a pipe or a file with something in it; nothing is taken out of it."""
-    import os
     import select
     import stat
 
@@ -310,22 +291,11 @@ def refuse_inputs(source: Input, outputs: Iterable[str | Path], *more: str | Non
     *more : str or None
         Other files that are read.
     """
+    from ddtree_metrics import destinations
+
     given: Any = source.keywords
     places = [*source.files, *source.requests, *given.get("dialect_file", ()), *more, given.get("directory"), *(given.get("files") or ())]
-    for output in outputs:
-        for place in places:
-            if place and "-" not in (str(output), place) and _holds(Path(place), Path(output)):
-                raise click.UsageError(f"{output} is read, and would be replaced by what comes of it; write it elsewhere")
-
-
-def _holds(place: Path, output: Path) -> bool:
-    """Whether a place that is read is this file, or a folder with it."""
-    try:
-        if output.samefile(place):
-            return True
-        return place.is_dir() and output.is_file() and any(above.samefile(place) for above in Path(os.path.realpath(output)).parents)
-    except OSError:  # one of them is not there
-        return False
+    destinations.refuse_inputs(outputs, places)
 
 
 def say(text: str) -> None:

@@ -359,6 +359,12 @@ def is_stored(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def all_stored(paths: Iterable[Any]) -> bool:
+    """Say whether what is to be read are tables, all of it; a stream is none."""
+    places = list(paths)
+    return bool(places) and all(isinstance(place, str | Path) and str(place) != "-" and is_stored(place) for place in places)
+
+
 def read_tables(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, overlaps: dict[str, list[Overlap]] | None = None
 ) -> dict[str, pa.Table]:
