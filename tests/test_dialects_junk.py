@@ -11,7 +11,7 @@ import pytest
 import ddtree_metrics as ddt
 from ddtree_metrics.dialects import DIALECTS
 from ddtree_metrics.dialects.engine import Parser
-from ddtree_metrics.dialects.junk import clean
+from ddtree_metrics.dialects.find import clean
 from tests.dialect_lines import batch, one, reason, rows
 
 HEAD = "[2026-02-01 10:00:00 TP0] "

@@ -5,7 +5,7 @@ Tiers, cheapest first:
 0. the eight bytes behind the head of every line are looked up among the markers (``scan.py``, ``stamps.py``);
 1. lines of pairs are read by the shapes that were learned so far (``shapes.py``), lines with a pattern by one RE2 pass;
 2. lines that begin with no marker are searched once, all together, for any marker or key; most noise ends here;
-3. what is left is read one line at a time (``pairs.py``, ``locate.py``) and teaches tier 1 new shapes.
+3. what is left is read one line at a time (``pairs.py``, ``find.py``) and teaches tier 1 new shapes.
 
 No tier reads what another would refuse: a test feeds the same lines to tier 3 alone and compares.
 """
@@ -26,8 +26,7 @@ import pyarrow.compute as pc
 from ddtree_metrics.dialects import assemble
 from ddtree_metrics.dialects.base import MORE, Broken, Dialect, Line
 from ddtree_metrics.dialects.bykey import read_by_key
-from ddtree_metrics.dialects.junk import without_junk
-from ddtree_metrics.dialects.locate import Found, Locator
+from ddtree_metrics.dialects.find import Found, Locator, without_junk
 from ddtree_metrics.dialects.pairs import kinds_of, read_pairs, read_whole
 from ddtree_metrics.dialects.scan import Ints, Text, word_of
 from ddtree_metrics.dialects.shapes import RowsRead, Shapes

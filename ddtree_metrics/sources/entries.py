@@ -14,7 +14,7 @@ from ddtree_metrics.sources.clean import clean_messages
 from ddtree_metrics.times import Window
 
 if TYPE_CHECKING:
-    from ddtree_metrics.sources.wanted import Wanted
+    from ddtree_metrics.sources.select import Wanted
 
 Item = tuple["int | None", "int | None", str, int, bytes]
 """Time, monotonic time, place, number of the writer, message."""

@@ -22,8 +22,8 @@ from ddtree_metrics.sources import patterns as p
 from ddtree_metrics.sources.clean import replaced
 from ddtree_metrics.sources.clocks import StampCompleter
 from ddtree_metrics.sources.extracting import Index, extract, first_bytes, only
+from ddtree_metrics.sources.select import Roll, Wanted
 from ddtree_metrics.sources.text_block import FRAME, JOURNAL, LEFT_OUT, LOCAL, NO_YEAR, LineBlock, Names
-from ddtree_metrics.sources.wanted import Roll, Wanted
 from ddtree_metrics.times import Window
 
 DEPTH = 6

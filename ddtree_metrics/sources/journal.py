@@ -24,9 +24,8 @@ from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.journal_check import JournalCheck, check
 from ddtree_metrics.sources.journal_files import GROUPS, REMEDY
 from ddtree_metrics.sources.journal_process import LowLevel, ReaderKilled
-from ddtree_metrics.sources.matching import Entrance, Matcher
+from ddtree_metrics.sources.select import Entrance, Matcher, Wanted
 from ddtree_metrics.sources.twins import Twins
-from ddtree_metrics.sources.wanted import Wanted
 from ddtree_metrics.times import Window
 
 APT_SYSTEMD = "apt-get install -y --no-install-recommends gcc libc6-dev pkg-config libsystemd-dev python3-dev"

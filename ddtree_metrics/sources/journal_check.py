@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ddtree_metrics.sources import jenkins
 from ddtree_metrics.sources.journal_files import Header
-from ddtree_metrics.sources.matching import Group
 from ddtree_metrics.sources.mixing import mixed
+from ddtree_metrics.sources.select import Group
 from ddtree_metrics.times import Window
 
 Ints = NDArray[np.int64]

@@ -18,7 +18,7 @@ from ddtree_metrics.errors import SourceUnsupported
 from ddtree_metrics.sources import journal_child
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.entries import EntryRows
-from ddtree_metrics.sources.matching import Entrance
+from ddtree_metrics.sources.select import Entrance
 
 LONG_LINE = 49_152
 """journald's usual LineMax: only messages at least as long can be pieces, unless the journal shows shorter ones."""

@@ -18,7 +18,7 @@ from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.export_format import ExportParser
 
 if TYPE_CHECKING:
-    from ddtree_metrics.sources.matching import Entrance
+    from ddtree_metrics.sources.select import Entrance
 
 _READ = 1 << 20
 

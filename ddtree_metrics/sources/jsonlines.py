@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ddtree_metrics.sources import collectors
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.clean import decode, strip_ansi
+from ddtree_metrics.sources.select import Wanted
 from ddtree_metrics.sources.stamp_columns import rfc3339_us
-from ddtree_metrics.sources.wanted import Wanted
 
 _HEAD = re.compile(r"(?:\x1e|data: )?[ \t]*")
 _NEXT = re.compile(r"\}\s*\{")

@@ -20,9 +20,9 @@ from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, So
 from ddtree_metrics.sources.clean import shown
 from ddtree_metrics.sources.journal_files import GROUPS, is_kind, journal_files
 from ddtree_metrics.sources.rotated import rotation
+from ddtree_metrics.sources.select import Roll
 from ddtree_metrics.sources.text_lines import JOURNAL_MAGIC, TextSource, has_boot_clock, written_us
 from ddtree_metrics.sources.twice import Twice
-from ddtree_metrics.sources.wanted import Roll
 from ddtree_metrics.times import Window
 
 

@@ -25,9 +25,8 @@ from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.export_format import ExportParser
 from ddtree_metrics.sources.framing import Framer
 from ddtree_metrics.sources.jsonlines import Torn
-from ddtree_metrics.sources.matching import options
+from ddtree_metrics.sources.select import Roll, Wanted, options
 from ddtree_metrics.sources.text_block import LineBlock, framed_batches, plain_batches
-from ddtree_metrics.sources.wanted import Roll, Wanted
 from ddtree_metrics.times import Window
 
 LINE_MAX = CHUNK
