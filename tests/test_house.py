@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -65,3 +66,25 @@ def _names(node: ast.stmt) -> list[str]:
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def test_the_sizes_of_the_design_page_are_true_to_a_tenth() -> None:
+    """Exactly, every commit would have to write the page anew."""
+    sys.path.insert(0, str(PACKAGE.parent / "docs"))
+    import size
+
+    page = (PACKAGE.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    told = {name: int(lines.replace(",", "")) for name, lines in re.findall(r"^\| `(\w+)/` \| [\d,]+ \| ([\d,]+) \|$", page, re.MULTILINE)}
+    now = {name: lines for name, (_, lines) in size.sizes().items() if name != "."}
+
+    assert told.keys() == now.keys()
+    assert {name: (told[name], now[name]) for name in now if abs(told[name] - now[name]) > max(now[name] / 10, 50)} == {}
+
+
+def test_blank_lines_comments_and_docstrings_are_no_code() -> None:
+    sys.path.insert(0, str(PACKAGE.parent / "docs"))
+    import size
+
+    text = '"""A module."""\n\n# A comment.\nimport os\n\n\ndef f() -> str:\n    """Do it."""\n    return """a\nb"""  # two lines\n'
+
+    assert size.code_lines(text) == 4  # import, def, and the return over two lines
