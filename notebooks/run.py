@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
+from html import unescape
 from pathlib import Path
 
 import matplotlib
@@ -31,11 +33,13 @@ def execute(path: Path) -> nbformat.NotebookNode:
 
 
 def text_of(notebook: nbformat.NotebookNode) -> str:
-    """Return what the cells printed."""
+    """Return what the cells printed and showed."""
     said = []
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
-            said.append(output.get("text", "") or output.get("data", {}).get("text/plain", ""))
+            data = output.get("data", {})
+            said.append(output.get("text", "") or data.get("text/plain", ""))
+            said.append(unescape(re.sub(r"<[^>]*>", " ", data.get("text/html", ""))))
     return "\n".join(said)
 
 

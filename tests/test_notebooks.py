@@ -19,7 +19,8 @@ SAYS = {
         "545 steps",
         "commit = accepted + 1 bonus (inferred from 727 of 727)",
         "24 of 24 requests add up",
-        "steps get slower with context",
+        "SLOWER SINCE THE RESTART AT 15:19:17",
+        "--speculative-draft-model-path a-draft-v1 → a-draft-v2",
     ],
     "02-incident": [
         "short requests 139 tokens/s, the slow one 32",  # truth: 138.99 and 32.05
@@ -84,6 +85,13 @@ def test_a_notebook_is_stored_with_its_outputs_and_without_traces_of_a_machine(r
     assert not re.search(r"/(?:home|work|root|tmp)/", text)
     for promise in SAYS[name]:
         assert promise in run.text_of(stored)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_imports_nothing_internal(name: str) -> None:
+    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    assert re.findall(r"^.*ddtree_metrics.*$", code, flags=re.M) == ["import ddtree_metrics as ddt"]
 
 
 @pytest.mark.parametrize("name", NAMES)
