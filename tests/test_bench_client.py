@@ -293,7 +293,7 @@ def test_a_key_is_sent_and_stands_nowhere_else(caplog: pytest.LogCaptureFixture)
         "version": "9",
         "server_args": "1",
         "api_key": "<redacted>",
-        "note": "started with <redacted>",
+        "note": "<redacted>",
         "tp_size": "8",
     }
 

@@ -16,6 +16,7 @@ from ddtree_metrics.dialects.cast import number
 from ddtree_metrics.dialects.secrets import clean_value
 from ddtree_metrics.dialects.sglang_start import safe_args, scan_items
 from ddtree_metrics.dialects.stamps import STAMP, Head
+from ddtree_metrics.dialects.window_fields import drafts_in, pairs_of, share_of
 from ddtree_metrics.records import DecodeBatch, PrefillBatch, ServerStart, TreeStep
 
 _A = re.A
@@ -36,7 +37,6 @@ _ITERATION = re.compile(
     _A | re.S,
 )
 _ARGS = re.compile(r"non-default args: (?=\{)", _A)
-_KEY = re.compile(r"([A-Za-z][\w /-]{2,60}): ")
 _TODAY = datetime.now(timezone.utc)
 
 
@@ -66,25 +66,6 @@ def _guessed(month: int, day: int, clock: str) -> int | None:
     return None
 
 
-def _pairs(text: str) -> dict[str, str]:
-    """Read ``name: value, name: value``; a value may be a list of numbers with commas between them."""
-    names = [(m.start(), m.end(), m[1]) for m in _KEY.finditer(text)]
-    ends = [start for start, _, _ in names[1:]] + [len(text)][: len(names)]
-    return {name: text[begin:end].strip().rstrip(",.").strip() for (_, begin, name), end in zip(names, ends, strict=True)}
-
-
-def _share(text: str) -> float | None:
-    """Read a share, printed as ``9.5%`` or ``0.095``; null where it divides by nothing."""
-    if text.rstrip("%").strip() == "nan":
-        return None
-    value = float(number(text.rstrip("%").strip(), "float"))
-    return round(value / 100, 6) if text.endswith("%") else value
-
-
-def _count(text: str) -> int:
-    return int(number(text.split(" ")[0], "int", wide=True))
-
-
 def _whose(found: re.Match[str]) -> dict[str, Any]:
     return {} if found["engine"] is None else {"dp_rank": int(number(found["engine"], "int"))}
 
@@ -101,7 +82,7 @@ def read_window(body: str) -> dict[str, Any] | None:
         if re.match(rf"{_ENGINE}Avg prompt throughput:", rest, _A):
             raise Broken("cut")
         return None
-    pairs = _pairs(found["rest"])
+    pairs = pairs_of(found["rest"])
     made: dict[str, Any] = {**said, **_whose(found)}
     made["prompt_throughput"] = float(number(found[2], "float"))
     made["gen_throughput"] = float(number(found[3], "float"))
@@ -111,7 +92,7 @@ def read_window(body: str) -> dict[str, Any] | None:
         if name in _WINDOW_KEYS:
             made[_WINDOW_KEYS[name]] = int(number(value.split(" ")[0], "int"))
         elif name.endswith("KV cache usage") and (not name.startswith("CPU") or "token_usage" not in made):
-            made["token_usage"] = _share(value)
+            made["token_usage"] = share_of(value)
         elif name in _SHOWN:
             extra[name] = clean_value(value)[:40]
     if "queued" not in made:
@@ -123,35 +104,7 @@ def read_drafts(body: str) -> dict[str, Any] | None:
     """Read what was drafted in a window; the numbers of the oldest engine are sums since its start, and stay in ``extra``."""
     rest, said = _head(body)
     found = _DRAFTS.match(rest)
-    if found is None:
-        return None
-    pairs = _pairs(found["rest"])
-    accepted, drafted = (
-        pairs.get(name) or pairs.get(f"Number of {other} tokens") for name, other in (("Accepted", "accepted"), ("Drafted", "draft"))
-    )
-    if accepted is None or drafted is None:
-        raise Broken("cut")
-    rate = pairs.get("Avg Draft acceptance rate", pairs.get("Draft acceptance rate"))
-    made: dict[str, Any] = {**said, "accept_rate": None if rate is None else _share(rate)}
-    if "Number of emitted tokens" in pairs:
-        sums = ("Number of accepted tokens", "Number of draft tokens", "Number of emitted tokens", "Number of speculative tokens")
-        return {**made, "extra": {name: str(_count(pairs[name])) for name in sums if name in pairs}}
-    made["accepted"], made["drafted"] = _count(accepted), _count(drafted)
-    if made["accepted"] > made["drafted"]:
-        raise Broken("bad_value")
-    for name, column in (
-        ("Mean acceptance length", "mean_accept_len"),
-        ("Accepted throughput", "accepted_throughput"),
-        ("Drafted throughput", "drafted_throughput"),
-    ):
-        if name in pairs and pairs[name].split(" ")[0] != "nan":
-            made[column] = float(number(pairs[name].split(" ")[0], "float"))
-    positions = pairs.get("Per-position acceptance rate")
-    if positions:
-        rates = [part.strip() for part in positions.split(",") if part.strip()]
-        made["position_accept_rates"] = tuple(float(number(part, "float")) for part in rates if not re.fullmatch(r"-+|nan", part))
-    depth = pairs.get("Current speculative depth")
-    return {**made, **({"extra": {"Current speculative depth": str(_count(depth))}} if depth else {})}
+    return None if found is None else {**said, **drafts_in(pairs_of(found["rest"]))}
 
 
 def read_iteration(body: str) -> dict[str, Any] | None:
