@@ -26,6 +26,7 @@ from ddtree_metrics.records import TABLES, ServerStart
 from ddtree_metrics.schema import arrow_schema, columns
 from ddtree_metrics.sources import AFTER_LEFT_OUT
 from ddtree_metrics.steps.conventions import Conventions
+from ddtree_metrics.steps.late_times import LateTimes
 from ddtree_metrics.steps.streams import Streams
 from ddtree_metrics.steps.window_pairs import WindowPairs
 from ddtree_metrics.times import ALWAYS, Window
@@ -87,6 +88,7 @@ class Reading:
         self.conventions.say(bonus=self.options.commit_includes_bonus, root=self.options.nodes_include_root, by="user")
         self._parser = Parser(self.options.dialects, tz=self.options.zone, on_error=self.on_error)
         self._pairs = WindowPairs()
+        self._late = LateTimes()
         self._occurrences = Occurrences()
         self._streams = Streams()
         self._servers: list[tuple[str, dict[str, Any]]] = []
@@ -110,9 +112,10 @@ class Reading:
         for lines in self.source.batches():
             lines, holes = self._holes(lines)
             parsed = self._parser.feed(lines)
-            tables, line = self._pairs.feed(dict(parsed.tables), dict(parsed.line))
+            tables, line = self._late.feed(*self._pairs.feed(dict(parsed.tables), dict(parsed.line)))
             yield from self._placed(tables, line, holes)
         yield from self._placed(*self._pairs.rest(), _NO_LINES)
+        yield from self._placed(*self._late.rest(), _NO_LINES)
         if self._servers:
             made = _merge_starts(self._servers)
             self._account({"servers": made})

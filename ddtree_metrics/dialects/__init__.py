@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from ddtree_metrics.dialects.base import Counts, Dialect, Field, Line, Sample
 from ddtree_metrics.dialects.journald import JOURNALD
 from ddtree_metrics.dialects.llamacpp import LLAMACPP
+from ddtree_metrics.dialects.lmdeploy import LMDEPLOY
 from ddtree_metrics.dialects.sglang import SGLANG
+from ddtree_metrics.dialects.tensorrt_llm import TENSORRT_LLM
 from ddtree_metrics.dialects.vllm import VLLM
 from ddtree_metrics.errors import UnknownDialect
 
-DIALECTS: tuple[Dialect, ...] = (SGLANG, LLAMACPP, VLLM, JOURNALD)
+DIALECTS: tuple[Dialect, ...] = (SGLANG, LLAMACPP, VLLM, LMDEPLOY, TENSORRT_LLM, JOURNALD)
 """The dialects that are known by name."""
 
 
