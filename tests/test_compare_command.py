@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,12 @@ def test_what_cannot_be_compared_says_why(args: tuple[str, ...], said: str) -> N
     done = run(*args)
     assert done.exit_code in (1, 2)
     assert said in done.stderr
+
+
+def test_two_pipes_are_refused_before_anything_is_taken_out_of_them(tmp_path: Path) -> None:
+    # Two files are read twice, and a pipe gives its bytes once.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = run(pipe, A)
+    assert done.exit_code == 2
+    assert "is a pipe and can be read only once" in " ".join(done.stderr.split())

@@ -376,3 +376,14 @@ def _read(form: str, export: bytes, folder: Path) -> list[str]:
         return messages(open_source(io.BytesIO(out), name="x"))
     finally:
         path.unlink()
+
+
+@pytest.mark.parametrize("form", ["export", "json"])
+def test_a_boot_clock_that_no_machine_reaches_is_none(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{form}"
+    far = 2**63 - 1
+    fields = {"__REALTIME_TIMESTAMP": str(T0), "__MONOTONIC_TIMESTAMP": str(far), "MESSAGE": "hello"}
+    path.write_bytes(entry(T0, "hello", mono=far) if form == "export" else json.dumps(fields).encode() + b"\n")
+    (batch,) = open_source(path).batches()
+    assert batch.column("monotonic_us").to_pylist() == [None]
+    assert batch.column("time").null_count == 0

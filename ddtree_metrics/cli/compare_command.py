@@ -66,6 +66,9 @@ def compare(
     if around is None and last is None and b is None:
         raise click.UsageError("give two things to compare, A and B, or --around TIME, or --last SPAN")
     source = _with_units(source, a, b)
+    for name in {a, b} & set(source.files):
+        if name is not None and Path(name).exists() and not Path(name).is_file() and not Path(name).is_dir():
+            raise click.UsageError(f"{name} is a pipe and can be read only once, but compared files are read twice; save it first")
     log = source.log()
     end_if_nothing(source, log, data=as_json)
     names: tuple[str, str] | None = None

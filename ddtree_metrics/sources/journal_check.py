@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ddtree_metrics.sources import jenkins
+from ddtree_metrics.sources.journal_fields import BOOT_CLOCK_MAX
 from ddtree_metrics.sources.journal_files import Header
 from ddtree_metrics.sources.mixing import mixed
 from ddtree_metrics.sources.select import Group
@@ -39,7 +40,6 @@ _SECOND = 1_000_000
 _STOPPED = 1 << 16
 """Microseconds; so long is hardly ever a process stopped between two looks at clocks."""
 _MANY = 64
-_CLOCK_MAX = 1 << 55
 _PAD = 64
 
 
@@ -155,7 +155,7 @@ class _Check:
                 odd = k if k and k + 1 < len(number) and number[k - 1] < number[k + 1] else k + 1
                 good[odd] = False
         # libsystemd passes over entries with times of this kind.
-        good &= (real > 0) & (real < _CLOCK_MAX) & (mono >= 0) & (mono < _CLOCK_MAX) & (number > 0)
+        good &= (real > 0) & (real < BOOT_CLOCK_MAX) & (mono >= 0) & (mono < BOOT_CLOCK_MAX) & (number > 0)
         good &= ~_odd_clocks(real, mono, boot)
         header = self.header
         ends = [(number[0], header.first), (real[0], header.first_us)]

@@ -49,6 +49,8 @@ WANTED = (
 
 TIME_MAX = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 10000: larger times are broken ones."""
+BOOT_CLOCK_MAX = 1 << 55
+"""Microseconds; libsystemd takes larger ones for no time either."""
 
 UNIT_SUFFIXES = (
     ".service",

@@ -116,7 +116,7 @@ def _read(pipe: BinaryIO, rows: EntryRows) -> Iterator[pa.RecordBatch]:
 
 def _take(rows: EntryRows, entry: dict[str, f.Value]) -> None:
     time = f.number(f.first(entry, "__REALTIME_TIMESTAMP"), f.TIME_MAX)
-    mono = f.number(f.first(entry, "__MONOTONIC_TIMESTAMP"), 2**63)
+    mono = f.number(f.first(entry, "__MONOTONIC_TIMESTAMP"), f.BOOT_CLOCK_MAX)
     if time is not None and mono is not None and (time, mono) in rows.spoiled:
         return
     rows.met += rows.within(time)

@@ -208,7 +208,7 @@ class Reader:
         time, resolution, journal = _number(found.get("__REALTIME_TIMESTAMP"), f.TIME_MAX), 1, True
         if time is None and (collected := collectors.time_of(found)) is not None:
             (time, resolution), journal = collected, False
-        monotonic = _number(found.get("__MONOTONIC_TIMESTAMP"), 2**63)
+        monotonic = _number(found.get("__MONOTONIC_TIMESTAMP"), f.BOOT_CLOCK_MAX)
         message = found.get("MESSAGE")
         if (
             isinstance(message, str)
