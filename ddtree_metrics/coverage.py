@@ -98,9 +98,9 @@ class Coverage(StreamCounts, SourceStats):
     def counted(self) -> list[tuple[str, int]]:
         """Return what was counted, in words, without what was not met."""
         numbers = [(words, getattr(self, name)) for name, words in counters(Coverage).items()]
-        told = [(words, n) for words, n in numbers if isinstance(n, int) and n]
+        counts = [(words, n) for words, n in numbers if isinstance(n, int) and n]
         broken = [("lines that have a marker but break its form", self.broken_lines)] if self.broken_lines else []
-        return told[:1] + [(f"rows of {name}", n) for name, n in self.parsed.items() if n] + broken + told[1:]
+        return counts[:1] + [(f"rows of {name}", n) for name, n in self.parsed.items() if n] + broken + counts[1:]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, for JSON."""

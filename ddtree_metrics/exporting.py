@@ -227,8 +227,8 @@ def write_reading(
     """
     from ddtree_metrics.log import Log
 
-    made = Written(coverage=reading.coverage)
-    maybe = tuple(optional)
+    written = Written(coverage=reading.coverage)
+    unsure = tuple(optional)
     kept: dict[str, _Kept] = {name: _Kept(name) for name in keep}
     writers: dict[str, FileWriter] = {}
     parents = {Path(path).parent for path in destinations.values() if str(path) != "-"} if make_folders else set()
@@ -242,15 +242,15 @@ def write_reading(
         for tables in reading:
             for name, batch in tables.items():
                 if name in kept:
-                    kept[name].add(batch, Path(destinations[maybe[0]]).parent if maybe and name != "request_lines" else None)
+                    kept[name].add(batch, Path(destinations[unsure[0]]).parent if unsure and name != "request_lines" else None)
                 if name in writers and name in LINE_TABLES:
                     writers[name].write(batch)
         if finish is not None:
-            whole = {name: part.table() for name, part in kept.items() if not maybe or name == "request_lines"}
-            if maybe and _speaks_of_requests(whole.get("request_lines")):
+            whole = {name: part.table() for name, part in kept.items() if not unsure or name == "request_lines"}
+            if unsure and _speaks_of_requests(whole.get("request_lines")):
                 whole |= {name: part.table() for name, part in kept.items() if name not in whole}
-                maybe = ()
-            for name in maybe:
+                unsure = ()
+            for name in unsure:
                 writers.pop(name).abort()
             for name, table in finish(Log(whole, reading.coverage, reading.conventions)).items():
                 if name in writers:
@@ -273,9 +273,9 @@ def write_reading(
         part.close()
     for writer in writers.values():
         writer.commit()
-    made.rows = {name: writer.rows for name, writer in writers.items()}
-    made.paths = [Path(path) for name, path in destinations.items() if str(path) != "-" and name in writers]
-    return made
+    written.rows = {name: writer.rows for name, writer in writers.items()}
+    written.paths = [Path(path) for name, path in destinations.items() if str(path) != "-" and name in writers]
+    return written
 
 
 class _Kept:
@@ -345,7 +345,7 @@ def export_dataset(
     chosen = [n for n in names if n in LINE_TABLES]
     if not chosen:
         raise OutputError(f"a dataset holds tables of lines: {', '.join(LINE_TABLES)}", usage=True)
-    made = Written(paths=[Path(root)], coverage=reading.coverage)
+    written = Written(paths=[Path(root)], coverage=reading.coverage)
     writers: dict[str, DatasetWriter] = {}
     try:
         for name in chosen:
@@ -363,5 +363,5 @@ def export_dataset(
         for writer in writers.values():
             writer.abort()
         raise
-    made.rows = {name: writer.rows for name, writer in writers.items()}
-    return made
+    written.rows = {name: writer.rows for name, writer in writers.items()}
+    return written

@@ -122,8 +122,10 @@ class Log:
             table = self.table(name)
         else:
             wanted = {*columns, *([why] if why else [])}
-            held = self._packed.get(name)
-            table = held.table([*wanted]) if held else self.table(name).select([n for n in self.table(name).column_names if n in wanted])
+            packed = self._packed.get(name)
+            table = (
+                packed.table([*wanted]) if packed else self.table(name).select([n for n in self.table(name).column_names if n in wanted])
+            )
         if why is None or not table.num_rows:
             return table
         copies = pc.fill_null(pc.equal(table[why], "duplicate_rank"), False)
@@ -198,8 +200,8 @@ class Log:
 
     def has_rows(self, name: str) -> bool:
         """Tell whether a table that was read has rows, without making a frame of it."""
-        held = self._packed.get(name)
-        return bool(held.num_rows if held else self.table(name).num_rows) and bool(self._rows(name, []).num_rows)
+        packed = self._packed.get(name)
+        return bool(packed.num_rows if packed else self.table(name).num_rows) and bool(self._rows(name, []).num_rows)
 
     def heads(self, name: str) -> pd.DataFrame:
         """Return the first row of each stream of a table, with what tells its service."""
@@ -207,29 +209,29 @@ class Log:
         firsts: dict[Any, int] = {}
         begin = 0
         for chunk in table.column("stream").chunks:
-            told = chunk.dictionary_encode()
-            codes = told.indices.fill_null(len(told.dictionary)).to_numpy(zero_copy_only=False)
+            encoded = chunk.dictionary_encode()
+            codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
             for code, row in zip(*np.unique(codes, return_index=True), strict=True):
-                firsts.setdefault(told.dictionary[int(code)].as_py() if code < len(told.dictionary) else None, begin + int(row))
+                firsts.setdefault(encoded.dictionary[int(code)].as_py() if code < len(encoded.dictionary) else None, begin + int(row))
             begin += len(chunk)
         return _tables.to_pandas(table.take(pa.array(sorted(firsts.values()), pa.int64())))
 
     @functools.cached_property
     def _joined(self) -> Whole:
-        made = self._whole(self._rows_of_steps, quiet=self._joined_once or not self.has_rows("steps"))
+        whole = self._whole(self._rows_of_steps, quiet=self._joined_once or not self.has_rows("steps"))
         self._joined_once = True
-        if len(made.joined.writer.s) >= PACKED_ROWS:
+        if len(whole.joined.writer.s) >= PACKED_ROWS:
             give_back()
-        return made
+        return whole
 
     def _rows_of_steps(self, columns: Sequence[str] | None = None) -> pa.Table:
         return self._rows("steps", columns)
 
     @functools.cached_property
     def _decode_joined(self) -> Whole:
-        made = self.decode_steps
-        told = [name for name in made.columns if made[name].notna().any()]  # a column that is missing is null, and costs nothing
-        steps = _tables.from_pandas(made[told], TABLES["steps"], extra="drop")
+        windows = self.decode_steps
+        filled = [name for name in windows.columns if windows[name].notna().any()]  # a column that is missing is null, and costs nothing
+        steps = _tables.from_pandas(windows[filled], TABLES["steps"], extra="drop")
         return self._whole(lambda columns: steps if columns is None else steps.select(columns))
 
     def _whole(self, steps: Callable[[Sequence[str] | None], pa.Table], *, quiet: bool = False) -> Whole:
@@ -249,16 +251,16 @@ class Log:
 
     def fresh_request_steps(self) -> pd.DataFrame:
         """Return ``lean_request_steps`` to a caller who takes them apart: neither they nor the join are kept for that."""
-        held = vars(self)
-        if "lean_request_steps" in held:
-            return held["lean_request_steps"].copy(deep=False)
-        kept = "_joined" in held
-        made = self.lean_request_steps
-        del held["lean_request_steps"]
-        if not kept and len(made) >= PACKED_ROWS:
-            held.pop("_joined", None)
+        cached = vars(self)
+        if "lean_request_steps" in cached:
+            return cached["lean_request_steps"].copy(deep=False)
+        was_joined = "_joined" in cached
+        rows = self.lean_request_steps
+        del cached["lean_request_steps"]
+        if not was_joined and len(rows) >= PACKED_ROWS:
+            cached.pop("_joined", None)
             give_back()
-        return made
+        return rows
 
     @functools.cached_property
     def lean_decode_request_steps(self) -> pd.DataFrame:
@@ -335,14 +337,14 @@ class Log:
                     DDTreeWarning,
                     stacklevel=2,
                 )
-        kept = {k: v for k, v in self._tables.items() if k not in ("requests", "request_steps")}
+        others = {k: v for k, v in self._tables.items() if k not in ("requests", "request_steps")}
         requests = complement.kinds_from(requests, requests_from_log(self.request_lines) if own is None else own)
-        made = Log({**kept, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts)
-        made._packed = dict(self._packed)
-        made.stored |= frozenset(made._packed)
-        made.requests = requests
-        made.clock_offset_s = clock_offset_s
-        return made
+        log = Log({**others, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts)
+        log._packed = dict(self._packed)
+        log.stored |= frozenset(log._packed)
+        log.requests = requests
+        log.clock_offset_s = clock_offset_s
+        return log
 
     @overload
     def records(self, name: Literal["steps"] = "steps") -> Iterator[TreeStep]: ...
@@ -394,9 +396,9 @@ class Log:
         """
         account = self.coverage
         window = parse_window_of_log(since, until, last_us=account.last_us, tz=zone_of(tz))
-        made = {name: _within(self.table(name), window) for name in TABLES}
-        made["servers"] = _starts_within(self.table("servers"), window)
-        rows = {name: table.num_rows for name, table in made.items() if name in account.parsed}
+        tables = {name: _within(self.table(name), window) for name in TABLES}
+        tables["servers"] = _starts_within(self.table("servers"), window)
+        rows = {name: table.num_rows for name, table in tables.items() if name in account.parsed}
         first, last = account.first_us, account.last_us
         cut = replace(
             account,
@@ -405,7 +407,7 @@ class Log:
             last_us=None if last is None else min(window.bounds[1], last),
             notes=[*account.notes, "a part of what was read: counts of lines are those of all of it"],
         )
-        part = Log(made, cut, self.counts)
+        part = Log(tables, cut, self.counts)
         part.clock_offset_s = self.clock_offset_s
         return part
 
@@ -488,17 +490,17 @@ def read(paths: Paths | None = None, **options: Unpack[ReadKeywords]) -> Log:
     if paths is None:
         return read_journal(**options)
     given: Any = options  # each function refuses what it does not take
-    some: list[Any] = list(several(paths))
-    named = [Path(p) for p in some if isinstance(p, str | Path)]
-    if all_stored(some):
-        return read_parquet(named, **given)
-    if len(named) == len(some) == 1:
-        place = named[0]
+    sources: list[Any] = list(several(paths))
+    files = [Path(p) for p in sources if isinstance(p, str | Path)]
+    if all_stored(sources):
+        return read_parquet(files, **given)
+    if len(files) == len(sources) == 1:
+        place = files[0]
         if place.suffix in UNIT_SUFFIXES and not place.exists():
             raise SourceNotFound(f"no file {str(place)!r}; a unit of the journal is read with unit={str(place)!r}")
         if place.is_dir() and not journal_files(str(place)):
-            some = [place / "*"]
-    return read_text(some, **given)
+            sources = [place / "*"]
+    return read_text(sources, **given)
 
 
 @spelled_out(JournalKeywords)
@@ -585,12 +587,12 @@ def read_parquet(paths: PathLike | Sequence[PathLike], **options: Unpack[StoredK
         If a file is not one of this library's, or of a newer schema.
     """
     chosen = read_options(**only(options, StoredKeywords, "tables of an earlier export"))
-    some = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
+    files = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
     overlaps: dict[str, list[Overlap]] = {}
-    made = read_tables(some, overlaps=overlaps)
+    tables = read_tables(files, overlaps=overlaps)
     coverages, counts = [], Conventions()
     seen = set()
-    for table in made.values():
+    for table in tables.values():
         for kind, text in _notes_of(table):
             if (kind, text) in seen:
                 continue
@@ -599,10 +601,10 @@ def read_parquet(paths: PathLike | Sequence[PathLike], **options: Unpack[StoredK
                 coverages.append(Coverage.from_dict(json.loads(text)))
             else:
                 counts.merge(Conventions.from_dict(json.loads(text)))
-    made = {name: _of_units(_within(table, chosen.window), chosen.selection.units) for name, table in made.items()}
-    account = Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, some)))
+    tables = {name: _of_units(_within(table, chosen.window), chosen.selection.units) for name, table in tables.items()}
+    account = Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, files)))
     _take_off(account, overlaps)
-    return Log(made, account, counts)
+    return Log(tables, account, counts)
 
 
 def _take_off(account: Coverage, overlaps: dict[str, list[Overlap]]) -> None:
@@ -651,29 +653,29 @@ def _starts_within(servers: pa.Table, window: Window) -> pa.Table:
 def collect(reading: Readable) -> Log:
     """Read a ``Reading`` to its end, and keep it all; a long table of steps compressed, for most of it is text that hardly changes."""
     parts: dict[str, list[pa.RecordBatch]] = {}
-    held: Packed | None = None
+    packed: Packed | None = None
     waiting = 0
     for tables in reading:
         for name, batch in tables.items():
             parts.setdefault(name, []).append(batch)
         waiting += tables["steps"].num_rows if "steps" in tables else 0
         if waiting >= PACKED_ROWS:
-            if held is None:
-                held = Packed(TABLES["steps"])
+            if packed is None:
+                packed = Packed(TABLES["steps"])
                 return_large_arrays()
-            pack(parts.pop("steps"), held)
+            pack(parts.pop("steps"), packed)
             waiting = 0
-    if held is not None:
-        pack(parts.pop("steps", []), held)
-    made = {name: _tables.concat(parts.get(name, []), TABLES[name]) for name in LINE_TABLES if name != "steps" or held is None}
+    if packed is not None:
+        pack(parts.pop("steps", []), packed)
+    whole = {name: _tables.concat(parts.get(name, []), TABLES[name]) for name in LINE_TABLES if name != "steps" or packed is None}
     if reading.coverage.damaged and reading.on_error != "skip":
         damaged = reading.coverage.damaged
         if reading.on_error == "raise":
             raise SourceDamaged("; ".join(damaged))
         warnings.warn(f"part could not be read: {'; '.join(damaged)}", DDTreeWarning, stacklevel=3)
-    log = Log(made, reading.coverage, reading.conventions)
-    if held is not None:
-        log._packed["steps"] = held
+    log = Log(whole, reading.coverage, reading.conventions)
+    if packed is not None:
+        log._packed["steps"] = packed
         give_back()
         log.stored = frozenset(LINE_TABLES)
     return log

@@ -162,29 +162,29 @@ class Occurrences:
         pp, _ = ints_of(decode.column("pp_rank"))
         rank = pp * 65_536 + tp
         groups, services = _groups(decode), Origins(decode).labels(_place)
-        found: list[int] = []
-        more: list[int] = []
+        risen_rows: list[int] = []
+        counts: list[int] = []
         for code, group in enumerate(groups.texts):
             mine = groups.rows(code)
-            for one in np.unique(rank[mine]).tolist():
-                rows = mine[(rank[mine] == one) & known[mine]]
+            for number in np.unique(rank[mine]).tolist():
+                rows = mine[(rank[mine] == number) & known[mine]]
                 if not len(rows):
                     continue
                 place = services.texts[int(services.codes[rows[0]])]
-                for i, count in self._rises(group, int(one), place, rows, waiting, at):
-                    found.append(i)
-                    more.append(count)
+                for i, count in self._rises(group, int(number), place, rows, waiting, at):
+                    risen_rows.append(i)
+                    counts.append(count)
             newest = int(at[mine[-1]])
             self._retracted[group] = [e for e in self._retracted.get(group, ()) if e[0] > newest]
-        if not found:
+        if not risen_rows:
             return
-        order = np.argsort(at[found], kind="stable")
-        rows = np.asarray(found, dtype=np.int64)[order]
-        made = _told(decode.take(pa.array(rows)), [more[i] for i in order])
-        first = self._first_ones(made, at[rows])
+        order = np.argsort(at[risen_rows], kind="stable")
+        rows = np.asarray(risen_rows, dtype=np.int64)[order]
+        retractions = _told(decode.take(pa.array(rows)), [counts[i] for i in order])
+        first = self._first_ones(retractions, at[rows])
         self.duplicates += int((~first).sum())
         self.told += int(first.sum())
-        _put_among(tables, line, made.filter(pa.array(first)), at[rows][first])
+        _put_among(tables, line, retractions.filter(pa.array(first)), at[rows][first])
 
     def _rises(self, group: str, rank: int, place: str, rows: Ints, waiting: Ints, at: Ints) -> list[tuple[int, int]]:
         """Return the rows of one rank at which more requests wait than before, and how many no other line has told of."""
@@ -193,15 +193,15 @@ class Occurrences:
         lines = np.insert(at[rows], 0, before.line)
         start = self._starts.get(place, -1)
         told = self._retracted.get(group, [])
-        made = []
+        rises = []
         began = (lines[:-1] < start) & (start < lines[1:])
         for i in np.flatnonzero((np.diff(values) > 0) | (began & (values[1:] > 0))).tolist():
             risen = int(values[i + 1]) - (0 if began[i] else int(values[i]))
             risen -= sum(count for number, count in told if lines[i] < number < lines[i + 1])
             if risen > 0:
-                made.append((int(rows[i]), risen))
+                rises.append((int(rows[i]), risen))
         self._queues[(group, rank)] = _Queue(int(values[-1]), int(lines[-1]))
-        return made
+        return rises
 
 
 def _is_near(happened: _Happening, when: int | None, line: int, resolution_us: int) -> bool:
@@ -212,8 +212,8 @@ def _is_near(happened: _Happening, when: int | None, line: int, resolution_us: i
 
 def places(batch: pa.RecordBatch) -> list[str]:
     """Name the service that each row is from: host, boot, and unit, or the file where the unit is not known."""
-    found = Origins(batch).labels(_place)
-    return [found.texts[code] for code in found.codes.tolist()]
+    services = Origins(batch).labels(_place)
+    return [services.texts[code] for code in services.codes.tolist()]
 
 
 def _place(origin: Origin) -> str:

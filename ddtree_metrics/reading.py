@@ -117,9 +117,9 @@ class Reading:
         yield from self._placed(*self._pairs.rest(), _NO_LINES)
         yield from self._placed(*self._late.rest(), _NO_LINES)
         if self._servers:
-            made = _merge_starts(self._servers)
-            self._account({"servers": made})
-            yield {"servers": made}
+            starts = _merge_starts(self._servers)
+            self._account({"servers": starts})
+            yield {"servers": starts}
         self._finish()
 
     def _placed(self, tables: Tables, line: dict[str, Any], holes: npt.NDArray[np.int64]) -> Iterator[Tables]:
