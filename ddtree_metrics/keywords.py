@@ -60,7 +60,7 @@ class SpanKeywords(TypedDict, total=False):
 
 
 class WriterKeywords(TypedDict, total=False):
-    """Who else may have written them, and when."""
+    """Other ways to say whose lines, and of which boot."""
 
     boot: Annotated[str | int | None, Keyword("One boot only: an id, 0 for the newest, -1 for the one before.", ("-b", "--boot"), "ID|N")]
     user_unit: Annotated[Names, Keyword("Lines of this user unit.", ("--user-unit",), "UNIT", several=True)]
@@ -77,7 +77,7 @@ class PlaceKeywords(TypedDict, total=False):
 
 
 class ZoneKeywords(TypedDict, total=False):
-    """What times mean that do not say it."""
+    """The zone of times that do not name one, and what is taken as now."""
 
     tz: Annotated[str | ZoneInfo | None, Keyword("Zone of --since, --until and of times that do not say theirs.", ("--tz",), "ZONE")]
     now_us: Annotated[int | None, Keyword("What is taken as now, in microseconds since 1970.")]

@@ -204,7 +204,7 @@ class Log:
         return bool(packed.num_rows if packed else self.table(name).num_rows) and bool(self._rows(name, []).num_rows)
 
     def heads(self, name: str) -> pd.DataFrame:
-        """Return the first row of each stream of a table, with what tells its service."""
+        """Return the first row of each stream of a table, with the columns that identify its service."""
         table = self._rows(name, ("stream", "host", "unit", "where"))
         firsts: dict[Any, int] = {}
         begin = 0
@@ -250,7 +250,7 @@ class Log:
         return self._joined.lean()
 
     def fresh_request_steps(self) -> pd.DataFrame:
-        """Return ``lean_request_steps`` to a caller who takes them apart: neither they nor the join are kept for that."""
+        """Return ``lean_request_steps`` for one use: neither they nor the join behind them are kept afterwards."""
         cached = vars(self)
         if "lean_request_steps" in cached:
             return cached["lean_request_steps"].copy(deep=False)
@@ -608,7 +608,7 @@ def read_parquet(paths: PathLike | Sequence[PathLike], **options: Unpack[StoredK
 
 
 def _take_off(account: Coverage, overlaps: dict[str, list[Overlap]]) -> None:
-    """Take rows that several files have off the account, and say so."""
+    """Subtract rows that several files have from the account, and say so in a note."""
     for name, shared in overlaps.items():
         rows = sum(overlap.rows for overlap in shared)
         account.duplicate_lines += rows

@@ -98,7 +98,7 @@ class Occurrences:
         return tables, line
 
     def _leave_out_copies(self, name: str, tables: Tables, line: Lines) -> None:
-        """Leave out the rows of a table that say what another rank has said."""
+        """Leave out the rows of a table that repeat what another rank has printed."""
         keep = self._first_ones(tables[name], line[name])
         if keep.all():
             return
@@ -117,7 +117,7 @@ class Occurrences:
                 known.append((int(at[i]), int(counts[i]) if counted[i] else 1))
 
     def _first_ones(self, rows: pa.RecordBatch, at: Ints) -> npt.NDArray[np.bool_]:
-        """Say which rows are the first to tell of what they tell; a row that names no rank is no copy and has none."""
+        """Say which rows are the first about their event; a row without a rank is never a copy, and has no copies."""
         tp, has_tp = ints_of(rows.column("tp_rank"))
         pp, has_pp = ints_of(rows.column("pp_rank"))
         ep, has_ep = ints_of(rows.column("ep_rank"))
@@ -187,7 +187,7 @@ class Occurrences:
         _put_among(tables, line, retractions.filter(pa.array(first)), at[rows][first])
 
     def _rises(self, group: str, rank: int, place: str, rows: Ints, waiting: Ints, at: Ints) -> list[tuple[int, int]]:
-        """Return the rows of one rank at which more requests wait than before, and how many no other line has told of."""
+        """Return the rows of one rank at which more requests wait than before, each with the retractions that no other line reported."""
         before = self._queues.get((group, rank), _Queue(0, -1))
         values = np.insert(waiting[rows], 0, before.waiting)
         lines = np.insert(at[rows], 0, before.line)

@@ -46,7 +46,7 @@ class Input:
 
     @property
     def given(self) -> Any:
-        """The keywords that say something of what is read: of tables only which of their rows are wanted."""
+        """The keywords that apply to what is read: for the tables of an earlier export those that choose rows."""
         return {n: v for n, v in self.keywords.items() if n in StoredKeywords.__annotations__} if self.is_stored else self.keywords
 
     @property

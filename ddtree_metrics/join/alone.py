@@ -8,7 +8,7 @@ from ddtree_metrics.join.batch import Tolerance
 from ddtree_metrics.join.prepare import UNKNOWN, Asked, Bools, Ints, StepColumns, StreamRun
 
 
-def match_alone(s: StepColumns, a: Asked, run: StreamRun, which: Ints, tol: Tolerance) -> tuple[Ints, Ints, Ints]:
+def match_alone(s: StepColumns, asked: Asked, run: StreamRun, which: Ints, tol: Tolerance) -> tuple[Ints, Ints, Ints]:
     """Find the requests that made whole stretches of single steps, where their own numbers leave no doubt.
 
     Parameters
@@ -41,29 +41,37 @@ def match_alone(s: StepColumns, a: Asked, run: StreamRun, which: Ints, tol: Tole
     commit = np.where(single, s.commit[first], 0)
     cum = np.zeros(hi - lo + 1, np.int64)
     np.cumsum(commit, out=cum[1:])
-    entry, fin = a.entry[which], a.finished[which]
-    slack = np.where(a.client[which] | (a.steps[which] <= 0), tol.start_us, 0)
+    entry, fin = asked.entry[which], asked.finished[which]
+    slack = np.where(asked.client[which] | (asked.steps[which] <= 0), tol.start_us, 0)
     begin = np.searchsorted(time, entry - slack, side="left")
     plain = begin
     # a client sees the first token late: its request may have made steps since; its predecessor's end says where they begin
     ends = np.where(fin == UNKNOWN, UNKNOWN, fin)
     before = np.concatenate([[UNKNOWN], np.maximum.accumulate(ends)[:-1]]) if len(ends) else ends
     begin = np.maximum(begin, np.searchsorted(time, before, side="right"))
-    begin = np.maximum(begin, np.searchsorted(time, np.where(a.received[which] == UNKNOWN, UNKNOWN, a.received[which]), side="left"))
+    begin = np.maximum(
+        begin, np.searchsorted(time, np.where(asked.received[which] == UNKNOWN, UNKNOWN, asked.received[which]), side="left")
+    )
     n = hi - lo
-    completion, steps, tail = a.completion[which], a.steps[which], a.tail[which]
+    completion, steps, tail = asked.completion[which], asked.steps[which], asked.tail[which]
     strong = (steps > 0) & (tail >= 0)
     # a first step follows a prefill: where the log shows them, it must, and nothing is prefilled while a request is alone
     fresh = np.flatnonzero(s.fresh[lo:hi])
     place = np.searchsorted(fresh, begin, side="left")
     snapped = np.append(fresh, n)[place]
-    begin = np.where(strong & ~a.client[which], begin, snapped)
+    begin = np.where(strong & ~asked.client[which], begin, snapped)
     begin = np.minimum(begin, n)
     target = cum[begin] + completion - 1
     by_tokens = np.searchsorted(cum, target, side="left")
     end = np.where(steps > 0, begin + steps, by_tokens)
     good = (
-        (completion > 1) & (fin != UNKNOWN) & (end <= n) & (end > begin) & a.exact[which] & ~a.aborted[which] & (a.retractions[which] == 0)
+        (completion > 1)
+        & (fin != UNKNOWN)
+        & (end <= n)
+        & (end > begin)
+        & asked.exact[which]
+        & ~asked.aborted[which]
+        & (asked.retractions[which] == 0)
     )
     inside = np.minimum(end, n)
     good &= bad[inside] == bad[np.minimum(begin, n)]
@@ -79,7 +87,7 @@ def match_alone(s: StepColumns, a: Asked, run: StreamRun, which: Ints, tol: Tole
     good &= strong | (fresh_before[inside] - fresh_before[np.minimum(begin + 1, n)] <= 0)
     good &= strong | (time[np.clip(begin, 0, n - 1)] <= entry + tol.end_us + _usual(time) * 3)
     # nobody else may have been there: the steps between this one's end and the next one's start belong to somebody unknown
-    good &= ~strong | a.client[which] | (begin == np.minimum(plain, n))
+    good &= ~strong | asked.client[which] | (begin == np.minimum(plain, n))
     good &= _apart(begin, inside, good)
     at = np.flatnonzero(good)
     return which[at], begin[at] + lo, inside[at] + lo

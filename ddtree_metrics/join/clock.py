@@ -50,16 +50,16 @@ class Offset:
 class Clock:
     """Compare requests with the steps of a log at a supposed offset."""
 
-    def __init__(self, s: StepColumns, a: Asked, prefill_times: Ints) -> None:
-        self.s, self.a = s, a
-        good = (a.finished != UNKNOWN) & (a.entry != UNKNOWN) & (a.completion > 1) & (a.retractions == 0) & ~a.aborted
+    def __init__(self, steps: StepColumns, asked: Asked, prefill_times: Ints) -> None:
+        self.s, self.a = steps, asked
+        good = (asked.finished != UNKNOWN) & (asked.entry != UNKNOWN) & (asked.completion > 1) & (asked.retractions == 0) & ~asked.aborted
         at = np.flatnonzero(good)
         if len(at) > SAMPLE:
             at = at[np.linspace(0, len(at) - 1, SAMPLE).astype(int)]
         self.at = at
         self.streams = self._streams()
-        fresh = s.time[s.fresh]
-        self.starts = np.sort(prefill_times) if len(prefill_times) else np.sort(fresh if len(fresh) else s.time)
+        fresh = steps.time[steps.fresh]
+        self.starts = np.sort(prefill_times) if len(prefill_times) else np.sort(fresh if len(fresh) else steps.time)
 
     def _streams(self) -> list[tuple[Ints, Any, Ints, Any]]:
         """List, for each stream with rising times: times, batch sizes, running tokens, running count of steps not alone."""
@@ -191,19 +191,19 @@ class Clock:
         return e
 
 
-def by_prefills(a: Asked, times: Ints, lengths: Ints) -> Offset | None:
+def by_prefills(asked: Asked, times: Ints, lengths: Ints) -> Offset | None:
     """Propose the offset by prefills that have the very length of a request's prompt; None if too few agree.
 
     A client sees its first token some 20 ms after the prefill; that much is taken off, and is part of the uncertainty.
     """
-    at = np.flatnonzero((a.first != UNKNOWN) & (a.prompt > 0) & (a.completion > 0))
+    at = np.flatnonzero((asked.first != UNKNOWN) & (asked.prompt > 0) & (asked.completion > 0))
     if len(at) > 2000:
         at = at[np.linspace(0, len(at) - 1, 2000).astype(int)]
     order = np.argsort(lengths, kind="stable")
     sorted_lengths, sorted_times = lengths[order], times[order]
-    lo, hi = np.searchsorted(sorted_lengths, a.prompt[at], "left"), np.searchsorted(sorted_lengths, a.prompt[at], "right")
+    lo, hi = np.searchsorted(sorted_lengths, asked.prompt[at], "left"), np.searchsorted(sorted_lengths, asked.prompt[at], "right")
     told = hi > lo
-    found = [(a.first[r] - sorted_times[i:j])[:2000] for r, i, j in zip(at[told], lo[told], hi[told], strict=True)]
+    found = [(asked.first[r] - sorted_times[i:j])[:2000] for r, i, j in zip(at[told], lo[told], hi[told], strict=True)]
     if len(found) < 2:
         return None
     diffs = np.concatenate(found)
@@ -216,7 +216,7 @@ def by_prefills(a: Asked, times: Ints, lengths: Ints) -> Offset | None:
     agree = len(np.unique(owner[cluster]))
     if agree < max(2, 0.5 * len(found)):
         return None
-    client = bool(a.client[at].mean() > 0.5)
+    client = bool(asked.client[at].mean() > 0.5)
     lag = CLIENT_LAG_US if client else 0
     middle = float(np.median(diffs[cluster]))
     spread = float(np.subtract(*np.percentile(diffs[cluster], [75, 25])))
@@ -225,13 +225,13 @@ def by_prefills(a: Asked, times: Ints, lengths: Ints) -> Offset | None:
     return Offset(us, unsure, "estimated", agree, len(found), lag or SERVER_LAG_US)
 
 
-def same_clock(s: StepColumns, a: Asked, prefill_times: Ints) -> Offset:
+def same_clock(steps: StepColumns, asked: Asked, prefill_times: Ints) -> Offset:
     """Return the offset 0, with how far it can be from the truth and how late an end is told."""
-    lag = CLIENT_LAG_US if a.client.any() else SERVER_LAG_US
-    clock = Clock(s, a, prefill_times)
-    if not len(clock.at) or not len(s):
+    lag = CLIENT_LAG_US if asked.client.any() else SERVER_LAG_US
+    clock = Clock(steps, asked, prefill_times)
+    if not len(clock.at) or not len(steps):
         return Offset(how="not checked", lag_us=lag)
-    if a.log.all():  # the log's own lines: nothing to estimate but the lag
+    if asked.log.all():  # the log's own lines: nothing to estimate but the lag
         found = clock.refine(0)
         return Offset(0, 0, "same clock", found.agree, found.of, found.lag_us)
     found = clock.refine(0) if clock.hits(0)[0] or clock.likeness(0) >= ALIKE else Offset(lag_us=lag)
@@ -239,7 +239,7 @@ def same_clock(s: StepColumns, a: Asked, prefill_times: Ints) -> Offset:
     return found
 
 
-def proposals(s: StepColumns, a: Asked, prefill_times: Ints, lengths: Ints, relative: Bools) -> list[Offset]:
+def proposals(steps: StepColumns, asked: Asked, prefill_times: Ints, lengths: Ints, relative: Bools) -> list[Offset]:
     """Propose offsets that may make requests and steps agree; which of them does, only the match tells.
 
     Parameters
@@ -257,14 +257,14 @@ def proposals(s: StepColumns, a: Asked, prefill_times: Ints, lengths: Ints, rela
     list of Offset
         At most ``MOST_TRIED``, the likeliest first.
     """
-    clock = Clock(s, a, prefill_times)
-    if not len(clock.at) or not len(s):
+    clock = Clock(steps, asked, prefill_times)
+    if not len(clock.at) or not len(steps):
         return []
     far = bool(relative.any())
-    told = by_prefills(a, prefill_times, lengths) if len(lengths) else None
+    told = by_prefills(asked, prefill_times, lengths) if len(lengths) else None
     rough = clock.search(far)
     if len(prefill_times):  # the first step after a prefill is the mark that does not depend on when its line is printed
-        begun = _first_tokens(s)
+        begun = _first_tokens(steps)
         if len(begun):
             clock.starts = begun
             rough += clock.search(far)
@@ -286,24 +286,24 @@ def proposals(s: StepColumns, a: Asked, prefill_times: Ints, lengths: Ints, rela
     return [made[us] for us in chosen[:MOST_TRIED]]
 
 
-def refined(s: StepColumns, a: Asked, offset: Offset) -> Offset:
+def refined(steps: StepColumns, asked: Asked, offset: Offset) -> Offset:
     """Put an offset into the middle of those that the requests allow, with its uncertainty."""
-    made = Clock(s, a, np.zeros(0, np.int64)).refine(offset.us)
+    made = Clock(steps, asked, np.zeros(0, np.int64)).refine(offset.us)
     if made.uncertainty_us is None:
         made.us, made.uncertainty_us = offset.us, offset.uncertainty_us
-    elif a.client.any():  # how late a client sees its tokens is not known
+    elif asked.client.any():  # how late a client sees its tokens is not known
         made.uncertainty_us += CLIENT_LAG_US
     made.how = "estimated"
     return made
 
 
-def _first_tokens(s: StepColumns) -> Ints:
+def _first_tokens(steps: StepColumns) -> Ints:
     """Estimate when prefills were done: a step's time before the line of the first step after each, as long as the next step took."""
-    at = np.flatnonzero(s.fresh)
-    after = np.minimum(at + 1, len(s) - 1)
-    took = s.time[after] - s.time[at]
-    known = (after > at) & ~s.fresh[after] & (took > 0)
-    return np.sort(s.time[at[known]] - took[known])
+    at = np.flatnonzero(steps.fresh)
+    after = np.minimum(at + 1, len(steps) - 1)
+    took = steps.time[after] - steps.time[at]
+    known = (after > at) & ~steps.fresh[after] & (took > 0)
+    return np.sort(steps.time[at[known]] - took[known])
 
 
 def whole_quarter(us: int) -> bool:

@@ -66,12 +66,12 @@ def usable(tokens: Ints, running: Ints) -> tuple[np.ndarray, int, int, int]:
     return good & ~coarse, zero, constant, rounded
 
 
-def from_decode_lines(s: StepColumns, decode: pd.DataFrame, wanted: np.ndarray) -> DecodeContext:
+def from_decode_lines(steps: StepColumns, decode: pd.DataFrame, wanted: np.ndarray) -> DecodeContext:
     """Estimate the context of steps whose requests are not known.
 
     Parameters
     ----------
-    s : StepColumns
+    steps : StepColumns
         The steps.
     decode : DataFrame
         The table ``decode`` of the same log.
@@ -90,43 +90,43 @@ def from_decode_lines(s: StepColumns, decode: pd.DataFrame, wanted: np.ndarray) 
     tokens = pd.to_numeric(decode["tokens"], errors="coerce").astype("Float64").fillna(-1).to_numpy(np.float64).astype(np.int64)
     running = pd.to_numeric(decode["running"], errors="coerce").astype("Float64").fillna(-1).to_numpy(np.float64).astype(np.int64)
     streams = decode["stream"].astype("string").fillna("-").to_numpy(dtype=object) if "stream" in decode else np.full(len(t), "-", object)
-    for run in s.runs:
+    for run in steps.runs:
         mine = (streams == run.stream) & (t != UNKNOWN) if "stream" in decode else t != UNKNOWN
         at = np.flatnonzero(mine)
         at = at[np.argsort(t[at], kind="stable")]
         lo, hi = run.begin, run.end
-        inside = at[(t[at] >= s.time[lo:hi].min()) & (t[at] <= s.time[lo:hi].max() + 1_000_000)]
+        inside = at[(t[at] >= steps.time[lo:hi].min()) & (t[at] <= steps.time[lo:hi].max() + 1_000_000)]
         good, zero, constant, rounded = usable(tokens[inside], running[inside])
         made.zero, made.constant, made.rounded = made.zero + zero, made.constant + constant, made.rounded + rounded
         kept = inside[good]
         if not len(kept):
             continue
-        after = lo + np.searchsorted(s.time[lo:hi], t[kept], side="right")  # the line follows the step before this one
-        fits = s.batch[np.maximum(after - 1, lo)] == running[kept]
+        after = lo + np.searchsorted(steps.time[lo:hi], t[kept], side="right")  # the line follows the step before this one
+        fits = steps.batch[np.maximum(after - 1, lo)] == running[kept]
         kept, after = kept[fits], after[fits]
-        broken = _broken(s, lo, hi)
-        gone = _somebody_left(s, lo, hi, after) | _fallen(after - 1 - lo, tokens[kept], broken)
+        broken = _broken(steps, lo, hi)
+        gone = _somebody_left(steps, lo, hi, after) | _fallen(after - 1 - lo, tokens[kept], broken)
         made.left += int(gone.sum())
         kept, after = kept[~gone], after[~gone]
         made.used += len(kept)
-        _spread(s, lo, hi, after, tokens[kept], running[kept], broken, wanted, made)
+        _spread(steps, lo, hi, after, tokens[kept], running[kept], broken, wanted, made)
     return made
 
 
-def _broken(s: StepColumns, lo: int, hi: int) -> Ints:
+def _broken(steps: StepColumns, lo: int, hi: int) -> Ints:
     """Give a number to each stretch of steps over which the batch was the same; a step that follows a prefill is a stretch of its own."""
-    changed = s.batch[lo + 1 : hi] != s.batch[lo : hi - 1]
-    fresh = s.fresh[lo:hi]
+    changed = steps.batch[lo + 1 : hi] != steps.batch[lo : hi - 1]
+    fresh = steps.fresh[lo:hi]
     after = np.concatenate([[False], fresh[:-1]])[1:]  # the line of a prefill may be printed before the step that ran when it was scheduled
     return np.cumsum(np.concatenate([[0], changed | fresh[1:] | after]))
 
 
-def _somebody_left(s: StepColumns, lo: int, hi: int, after: Ints) -> np.ndarray:
+def _somebody_left(steps: StepColumns, lo: int, hi: int, after: Ints) -> np.ndarray:
     """Whether a request may have ended with the step before ``after``: fewer come next, as many after a prefill, or nothing is known."""
     last = after >= hi
     step, following = np.maximum(after - 1, lo), np.minimum(after, hi - 1)
-    fewer = s.batch[following] < s.batch[step]
-    replaced = (s.batch[following] == s.batch[step]) & s.fresh[following]
+    fewer = steps.batch[following] < steps.batch[step]
+    replaced = (steps.batch[following] == steps.batch[step]) & steps.fresh[following]
     return last | fewer | replaced
 
 
@@ -139,10 +139,10 @@ def _fallen(step: Ints, tokens: Ints, broken: Ints) -> np.ndarray:
 
 
 def _spread(
-    s: StepColumns, lo: int, hi: int, after: Ints, tokens: Ints, running: Ints, broken: Ints, wanted: np.ndarray, made: DecodeContext
+    steps: StepColumns, lo: int, hi: int, after: Ints, tokens: Ints, running: Ints, broken: Ints, wanted: np.ndarray, made: DecodeContext
 ) -> None:
     """Carry each line's number to the steps around it over which the batch was the same, by what they committed."""
-    total = np.maximum(s.total[lo:hi], 0)
+    total = np.maximum(steps.total[lo:hi], 0)
     cum = np.concatenate([[0], np.cumsum(total)])
     for k in (np.flatnonzero(wanted[lo:hi]) + lo).tolist():
         j = int(np.searchsorted(after, k, side="right"))
@@ -150,7 +150,7 @@ def _spread(
             if not 0 <= i < len(after):
                 continue
             step = int(after[i]) - 1
-            if abs(step - k) > WINDOW or not lo <= step < hi or broken[step - lo] != broken[k - lo] or running[i] != s.batch[k]:
+            if abs(step - k) > WINDOW or not lo <= step < hi or broken[step - lo] != broken[k - lo] or running[i] != steps.batch[k]:
                 continue
             context = (tokens[i] - (cum[after[i] - lo] - cum[k - lo])) / running[i]
             if context > 0:

@@ -74,29 +74,29 @@ def join_steps(
 
 
 def _match(
-    s: StepColumns, asked: Asked, side: OtherLines, offset_us: int | None, relative: Bools, resolution: int, ids: list[str | None]
+    steps: StepColumns, asked: Asked, side: OtherLines, offset_us: int | None, relative: Bools, resolution: int, ids: list[str | None]
 ) -> tuple[Result, Asked, Bools | None, int]:
     """Match; if almost nothing reconciles, see whether the log's commits leave the bonus token out."""
-    if s.ids is not None:
-        result, by_id = match_ids(s, asked, [ids[i] for i in asked.row.tolist()])
+    if steps.ids is not None:
+        result, by_id = match_ids(steps, asked, [ids[i] for i in asked.row.tolist()])
         return result, asked, by_id, 0
-    result, moved = match(s, asked, side, offset_us, relative, resolution)
+    result, moved = match(steps, asked, side, offset_us, relative, resolution)
     m = result.matched
     checked = int(m.has_reconciled.sum())
     strong = int((m.has_reconciled & (moved.steps > 0) & (moved.accepted >= 0)).sum())
     if (
         strong >= 1
         and m.trusted.sum() < 0.3 * checked
-        and len(s)
-        and bool(np.array_equal(s.commit[s.commit >= 0], s.accepted[s.commit >= 0]))
+        and len(steps)
+        and bool(np.array_equal(steps.commit[steps.commit >= 0], steps.accepted[steps.commit >= 0]))
     ):
-        s.commit[s.commit >= 0] += 1
-        s.total[s.total >= 0] += s.batch[s.total >= 0]
-        second, again = match(s, asked, side, offset_us, relative, resolution)
+        steps.commit[steps.commit >= 0] += 1
+        steps.total[steps.total >= 0] += steps.batch[steps.total >= 0]
+        second, again = match(steps, asked, side, offset_us, relative, resolution)
         if second.matched.trusted.sum() > m.trusted.sum():
             return second, again, None, 1
-        s.commit[s.commit >= 0] -= 1
-        s.total[s.total >= 0] -= s.batch[s.total >= 0]
+        steps.commit[steps.commit >= 0] -= 1
+        steps.total[steps.total >= 0] -= steps.batch[steps.total >= 0]
     return result, moved, None, 0
 
 
@@ -160,7 +160,7 @@ def _resolution(again: Callable[[], Iterator[pa.RecordBatch]]) -> int:
 
 
 def _order_by_line(
-    s: StepColumns, again: Callable[[], Iterator[pa.RecordBatch]], prefill: pa.Table, side: OtherLines, resolution: int
+    steps: StepColumns, again: Callable[[], Iterator[pa.RecordBatch]], prefill: pa.Table, side: OtherLines, resolution: int
 ) -> None:
     """Where the clock is too coarse, let the order of the lines tell which step follows a prefill.
 
@@ -173,26 +173,26 @@ def _order_by_line(
             lines.append(_line_numbers(batch.column("where")))
     if not lines:
         return
-    name, line = np.asarray(pa.concat_arrays(streams).to_pylist(), dtype=object)[s.row], np.concatenate(lines)[s.row]
+    name, line = np.asarray(pa.concat_arrays(streams).to_pylist(), dtype=object)[steps.row], np.concatenate(lines)[steps.row]
     other, before = np.asarray(stream_names(prefill).to_pylist(), dtype=object), _line_numbers(prefill.column("where"))
     stamps = np.asarray(pc.fill_null(prefill.column("time").combine_chunks().cast(pa.int64()), int(UNKNOWN)))
-    for stream in {run.stream for run in s.runs}:
+    for stream in {run.stream for run in steps.runs}:
         mine = np.flatnonzero(name == stream)
         theirs = np.flatnonzero((other == stream) & (before >= 0) & (stamps != UNKNOWN))
         own = line[mine]
         if not len(theirs) or (own < 0).any() or not bool(np.all(np.diff(own) > 0)):
             continue
         theirs = theirs[np.argsort(before[theirs], kind="stable")]
-        s.fresh[mine] |= np.diff(np.searchsorted(before[theirs], own), prepend=0) > 0
+        steps.fresh[mine] |= np.diff(np.searchsorted(before[theirs], own), prepend=0) > 0
         both = np.concatenate([own, before[theirs]])
         turn = np.argsort(both, kind="stable")
-        time = np.maximum.accumulate(np.concatenate([s.time[mine], stamps[theirs]])[turn])
+        time = np.maximum.accumulate(np.concatenate([steps.time[mine], stamps[theirs]])[turn])
         heads = np.flatnonzero(np.concatenate([[True], time[1:] != time[:-1]]))
         size = np.diff(np.append(heads, len(time)))
         inside = np.arange(len(time)) - np.repeat(heads, size)
         spread = np.empty(len(time), np.int64)
         spread[turn] = time + (inside * 2 + 1) * resolution // (2 * np.repeat(size, size))
-        s.time[mine] = spread[: len(mine)]
+        steps.time[mine] = spread[: len(mine)]
         if stream in side.prefill_time and len(side.prefill_time[stream]) == len(theirs):
             side.prefill_time[stream] = spread[len(mine) :]
 
@@ -204,26 +204,26 @@ def _line_numbers(column: Any) -> Ints:
     return np.asarray(pc.fill_null(text.cast(pa.int64()), -1)).astype(np.int64)
 
 
-def _without_context(s: StepColumns, a: Asked, m: Matched) -> np.ndarray:
+def _without_context(steps: StepColumns, asked: Asked, matched: Matched) -> np.ndarray:
     """Say which steps have a slot without a context."""
-    if not len(s):
+    if not len(steps):
         return np.zeros(0, bool)
-    prompt = a.prompt[np.maximum(m.request, 0)] if len(a) else np.full(s.slots, -1)
-    bad = (m.request < 0) | (m.generated <= 0) | (prompt < 0)
-    return np.add.reduceat(bad.astype(np.int64), s.place[:-1]) > 0
+    prompt = asked.prompt[np.maximum(matched.request, 0)] if len(asked) else np.full(steps.slots, -1)
+    bad = (matched.request < 0) | (matched.generated <= 0) | (prompt < 0)
+    return np.add.reduceat(bad.astype(np.int64), steps.place[:-1]) > 0
 
 
 def _row_flags(
-    a: Asked, m: Matched, flags: dict[int, set[str]], own: list[tuple[str, ...]], kinds: list[str | None]
+    asked: Asked, matched: Matched, flags: dict[int, set[str]], own: list[tuple[str, ...]], kinds: list[str | None]
 ) -> list[tuple[str, ...]]:
     made = []
     inherited = {"identity_broken", "no_prompt_length", "same_id", "absurd_duration", "relative_clock", "time_ambiguous", "errored"}
-    for r in range(len(a)):
+    for r in range(len(asked)):
         some = set(flags.get(r, ())) | (set(own[r]) & inherited if r < len(own) else set())
         if r < len(kinds) and kinds[r] in ("warmup", "health_check"):
             some.add(str(kinds[r]))
-        if m.count[r] and not m.trusted[r] and not some - {"warmup", "health_check", "retracted", "same_id"}:
-            some.add("not_checked" if not m.has_reconciled[r] else "not_trusted")
+        if matched.count[r] and not matched.trusted[r] and not some - {"warmup", "health_check", "retracted", "same_id"}:
+            some.add("not_checked" if not matched.has_reconciled[r] else "not_trusted")
         made.append(tuple(sorted(some)))
     return made
 
@@ -233,9 +233,9 @@ def _when(us: int) -> str:
 
 
 def _sum_up(
-    s: StepColumns,
-    a: Asked,
-    m: Matched,
+    steps: StepColumns,
+    asked: Asked,
+    matched: Matched,
     result: Result,
     left_out: dict[str, int],
     flags: list[tuple[str, ...]],
@@ -246,33 +246,33 @@ def _sum_up(
     shared: int,
 ) -> tuple[dict[str, Any], list[str]]:
     ways: Counter[str] = Counter()
-    if len(s):
-        head = m.request[s.place[:-1]] >= 0
-        all_known = np.minimum.reduceat(m.request, s.place[:-1]) >= 0
+    if len(steps):
+        head = matched.request[steps.place[:-1]] >= 0
+        all_known = np.minimum.reduceat(matched.request, steps.place[:-1]) >= 0
         if by_id is not None:
             ways["id"] = int(head.sum())
             ways["none"] = int((~head).sum())
         else:
-            several = s.batch != 1
+            several = steps.batch != 1
             ways["alone"] = int((head & ~several).sum())
-            ways["shared"] = int((all_known & several & ~s.whole).sum())
-            ways["slots"] = int((all_known & several & s.whole).sum())
-            ways["slots_in_part"] = int((~all_known & several & (np.maximum.reduceat(m.request, s.place[:-1]) >= 0)).sum())
-            ways["none"] = len(s) - sum(ways.values())
-    checked = int(m.has_reconciled.sum())
-    exact = int((m.trusted & (m.reconciled == 0)).sum())
-    cut = int((m.trusted & (m.reconciled != 0)).sum())
-    fits = int(m.fits.sum())
+            ways["shared"] = int((all_known & several & ~steps.whole).sum())
+            ways["slots"] = int((all_known & several & steps.whole).sum())
+            ways["slots_in_part"] = int((~all_known & several & (np.maximum.reduceat(matched.request, steps.place[:-1]) >= 0)).sum())
+            ways["none"] = len(steps) - sum(ways.values())
+    checked = int(matched.has_reconciled.sum())
+    exact = int((matched.trusted & (matched.reconciled == 0)).sum())
+    cut = int((matched.trusted & (matched.reconciled != 0)).sum())
+    fits = int(matched.fits.sum())
     offset = result.offset
-    lost = int(s.lost.sum())
+    lost = int(steps.lost.sum())
     summary: dict[str, Any] = {
-        "steps": len(s),
-        "request_steps": s.slots,
+        "steps": len(steps),
+        "request_steps": steps.slots,
         "steps_by_way": {k: ways.get(k, 0) for k in ("id", "alone", "slots", "slots_in_part", "shared", "none")},
         "requests": len(requests),
         "requests_left_out": {k: v for k, v in left_out.items() if v},
-        "requests_with_steps": int((m.count > 0).sum()),
-        "requests_without_steps": len(a) - int((m.count > 0).sum()),
+        "requests_with_steps": int((matched.count > 0).sum()),
+        "requests_without_steps": len(asked) - int((matched.count > 0).sum()),
         "rank_unknown": result.without_stream,
         "checked": checked,
         "reconciled_exactly": exact,
@@ -299,7 +299,7 @@ def _sum_up(
             "bias": BIAS,
         }
     sources = set(requests["source"].dropna()) if "source" in requests else set()
-    words = _words(s, a, m, summary, offset, bonus, found, sources)
+    words = _words(steps, asked, matched, summary, offset, bonus, found, sources)
     return summary, words
 
 
@@ -311,9 +311,9 @@ def _count(requests: pd.DataFrame, flag: str) -> int:
 
 
 def _words(
-    s: StepColumns,
-    a: Asked,
-    m: Matched,
+    steps: StepColumns,
+    asked: Asked,
+    matched: Matched,
     summary: dict[str, Any],
     offset: Any,
     bonus: int,
@@ -330,12 +330,12 @@ def _words(
             f"the context of {len(found.estimates)} steps is estimated from Decode batch lines (context_from decode_line): the mean "
             f"of the batch, with slots held ahead in it"
         )
-    if not len(s) or not len(a):
+    if not len(steps) or not len(asked):
         return words
     if not summary["requests_with_steps"]:
-        begin, end = int(s.time.min()), int(s.time.max())
-        known = a.finished[a.finished != UNKNOWN]
-        first, last = int(a.entry.min()), int(max(known.max() if len(known) else a.entry.max(), a.entry.max()))
+        begin, end = int(steps.time.min()), int(steps.time.max())
+        known = asked.finished[asked.finished != UNKNOWN]
+        first, last = int(asked.entry.min()), int(max(known.max() if len(known) else asked.entry.max(), asked.entry.max()))
         if first > end or last < begin:
             words.append(
                 f"no request overlaps the log: steps from {_when(begin)} to {_when(end)} UTC, requests from "

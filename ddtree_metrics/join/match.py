@@ -61,7 +61,9 @@ POLICIES = ("length", "kept", "newest")
 """Who is retracted, and the order after it: least output, the rest sorted by output; least output, order kept; the newest."""
 
 
-def match(s: StepColumns, a: Asked, side: OtherLines, offset_us: int | None, relative: Bools, resolution_us: int) -> tuple[Result, Asked]:
+def match(
+    steps: StepColumns, asked: Asked, side: OtherLines, offset_us: int | None, relative: Bools, resolution_us: int
+) -> tuple[Result, Asked]:
     """Match requests with the slots of steps.
 
     Parameters
@@ -89,29 +91,29 @@ def match(s: StepColumns, a: Asked, side: OtherLines, offset_us: int | None, rel
     match then reconciles clearly more of them.
     """
     if offset_us is not None:
-        lag = 25_000 if a.client.any() else 10_000
-        return _matched_at(s, a, side, Offset(us=offset_us, uncertainty_us=0, how="given", lag_us=lag), resolution_us)
+        lag = 25_000 if asked.client.any() else 10_000
+        return _matched_at(steps, asked, side, Offset(us=offset_us, uncertainty_us=0, how="given", lag_us=lag), resolution_us)
     times, lengths = side.all_prefills()
-    others = a if not a.log.any() else a.take(np.flatnonzero(~a.log))
-    zero = _matched_at(s, a, side, same_clock(s, others if len(others) else a, times), resolution_us)
-    if not len(others) or not len(s):
+    others = asked if not asked.log.any() else asked.take(np.flatnonzero(~asked.log))
+    zero = _matched_at(steps, asked, side, same_clock(steps, others if len(others) else asked, times), resolution_us)
+    if not len(others) or not len(steps):
         return zero
     best, agree = zero, _reconciling(zero)
     checked = int(zero[0].matched.has_reconciled.sum())
-    if agree >= ENOUGH * checked and agree >= min(10, 0.5 * len(a)) and not relative.any():
+    if agree >= ENOUGH * checked and agree >= min(10, 0.5 * len(asked)) and not relative.any():
         return best
     most, enough = agree, max(agree + 3, 1.5 * agree)
-    for offset in proposals(s, others, times, lengths, relative if len(others) == len(a) else relative[~a.log]):
-        made = _matched_at(s, a, side, offset, resolution_us)
+    for offset in proposals(steps, others, times, lengths, relative if len(others) == len(asked) else relative[~asked.log]):
+        made = _matched_at(steps, asked, side, offset, resolution_us)
         n = _reconciling(made)
-        few = len(others) <= 3 and n == len(a) and (bool(relative.any()) or whole_quarter(offset.us))
+        few = len(others) <= 3 and n == len(asked) and (bool(relative.any()) or whole_quarter(offset.us))
         if n > most and (n >= enough or few):
             best, most = made, n
     if best is zero:
         if not agree and zero[0].offset.how != "not checked":
             zero[0].offset.how = "not found"
         return best
-    made = _matched_at(s, a, side, refined(s, others, best[0].offset), resolution_us)
+    made = _matched_at(steps, asked, side, refined(steps, others, best[0].offset), resolution_us)
     return made if _reconciling(made) >= most else best
 
 
@@ -123,7 +125,7 @@ def _reconciling(made: tuple[Result, Asked]) -> int:
     return int(made[0].matched.fits.sum())
 
 
-def _matched_at(s: StepColumns, asked: Asked, side: OtherLines, offset: Offset, resolution_us: int) -> tuple[Result, Asked]:
+def _matched_at(steps: StepColumns, asked: Asked, side: OtherLines, offset: Offset, resolution_us: int) -> tuple[Result, Asked]:
     """Match with one offset between the clocks."""
     a = asked.take(np.arange(len(asked)))
     moved = ~a.log if offset.how != "given" or not a.log.all() else np.ones(len(a), bool)
@@ -143,7 +145,7 @@ def _matched_at(s: StepColumns, asked: Asked, side: OtherLines, offset: Offset, 
     )
     best: Result | None = None
     for policy in POLICIES:
-        made = _attempt(s, a, side, tol, offset, policy)
+        made = _attempt(steps, a, side, tol, offset, policy)
         if best is None or made.matched.trusted.sum() > best.matched.trusted.sum():
             best = made
         if not any("retracted" in f for f in made.flags.values()) or bool(made.matched.trusted[made.matched.has_reconciled].all()):
@@ -152,19 +154,19 @@ def _matched_at(s: StepColumns, asked: Asked, side: OtherLines, offset: Offset, 
     return best, a
 
 
-def _attempt(s: StepColumns, a: Asked, side: OtherLines, tol: Tolerance, offset: Offset, policy: str) -> Result:
+def _attempt(steps: StepColumns, asked: Asked, side: OtherLines, tol: Tolerance, offset: Offset, policy: str) -> Result:
     flags: dict[int, set[str]] = {}
     for begin, end in side.jumps:
-        last = np.where(a.finished != UNKNOWN, a.finished, a.entry)
-        first = np.where(a.received != UNKNOWN, a.received, a.entry)
+        last = np.where(asked.finished != UNKNOWN, asked.finished, asked.entry)
+        first = np.where(asked.received != UNKNOWN, asked.received, asked.entry)
         for r in np.flatnonzero((first <= end + 1_000_000) & (last >= begin - 1_000_000)).tolist():
             flags.setdefault(r, set()).add("clock_jump")
-    allotted, lost = _allot(s, a, side, tol, flags)
+    allotted, lost = _allot(steps, asked, side, tol, flags)
     pieces: list[tuple[Any, ...]] = []
     ends: dict[int, tuple[int, int]] = {}
-    for run, which in zip(s.runs, allotted, strict=True):
-        _match_run(s, a, run, which, side, tol, pieces, ends, flags, policy)
-    matched = lay_out(s, a, _pieces(pieces, ends), flags, tol)
+    for run, which in zip(steps.runs, allotted, strict=True):
+        _match_run(steps, asked, run, which, side, tol, pieces, ends, flags, policy)
+    matched = lay_out(steps, asked, _pieces(pieces, ends), flags, tol)
     return Result(matched, offset, flags, lost)
 
 
@@ -176,14 +178,14 @@ def _pieces(parts: list[tuple[Any, ...]], ends: dict[int, tuple[int, int]]) -> S
     return SegmentArrays(request, begin, end, slot, part, again, ends)
 
 
-def _allot(s: StepColumns, a: Asked, side: OtherLines, tol: Tolerance, flags: dict[int, set[str]]) -> tuple[list[Ints], int]:
+def _allot(steps: StepColumns, asked: Asked, side: OtherLines, tol: Tolerance, flags: dict[int, set[str]]) -> tuple[list[Ints], int]:
     """Give each request to the run that served it; those whose rank cannot be told are left out."""
-    runs = s.runs
+    runs = steps.runs
     out: list[list[int]] = [[] for _ in runs]
-    can = (a.completion != 0) & (a.completion != 1) & (a.steps != 0)
-    entry = a.entry
-    end = np.where(a.finished != UNKNOWN, a.finished, entry)
-    spans = [(int(s.time[r.begin : r.end].min()), int(s.time[r.begin : r.end].max())) for r in runs]
+    can = (asked.completion != 0) & (asked.completion != 1) & (asked.steps != 0)
+    entry = asked.entry
+    end = np.where(asked.finished != UNKNOWN, asked.finished, entry)
+    spans = [(int(steps.time[r.begin : r.end].min()), int(steps.time[r.begin : r.end].max())) for r in runs]
     if len(runs) == 1:
         lo, hi = spans[0]
         good = can & (entry <= hi + tol.start_us) & (end >= lo - tol.end_us)
@@ -193,11 +195,11 @@ def _allot(s: StepColumns, a: Asked, side: OtherLines, tol: Tolerance, flags: di
     finishes = np.array([x[1] for x in spans])
     for r in np.flatnonzero(can).tolist():
         near = np.flatnonzero((begins - tol.start_us <= end[r]) & (finishes + tol.start_us >= entry[r]))
-        if a.rank[r] >= 0:
-            ranked = [i for i in near.tolist() if runs[i].dp_rank in (None, int(a.rank[r]))]
+        if asked.rank[r] >= 0:
+            ranked = [i for i in near.tolist() if runs[i].dp_rank in (None, int(asked.rank[r]))]
             near = np.array(ranked, np.int64)
         if len(near) > 1:
-            near = _one_of(s, a, side, r, near, spans, tol)
+            near = _one_of(steps, asked, side, r, near, spans, tol)
         if len(near) == 1:
             out[int(near[0])].append(r)
         elif len(near) > 1:
@@ -206,24 +208,24 @@ def _allot(s: StepColumns, a: Asked, side: OtherLines, tol: Tolerance, flags: di
     return [np.array(x, np.int64) for x in out], without
 
 
-def _one_of(s: StepColumns, a: Asked, side: OtherLines, r: int, near: Ints, spans: list[tuple[int, int]], tol: Tolerance) -> Ints:
+def _one_of(steps: StepColumns, asked: Asked, side: OtherLines, r: int, near: Ints, spans: list[tuple[int, int]], tol: Tolerance) -> Ints:
     """Choose among runs that were there at the time: by steps, by the length of a prefill, by overlap."""
-    first, last = int(a.entry[r]), int(a.finished[r] if a.finished[r] != UNKNOWN else a.entry[r])
+    first, last = int(asked.entry[r]), int(asked.finished[r] if asked.finished[r] != UNKNOWN else asked.entry[r])
     fits, prefilled = [], []
     for i in near.tolist():
-        run = s.runs[i]
-        time = s.time[run.begin : run.end]
-        b, e = np.searchsorted(time, [first - (tol.start_us if a.client[r] else 0), last], side="right")
+        run = steps.runs[i]
+        time = steps.time[run.begin : run.end]
+        b, e = np.searchsorted(time, [first - (tol.start_us if asked.client[r] else 0), last], side="right")
         n = int(e - b)
-        if a.steps[r] > 0:
-            if abs(n - int(a.steps[r])) <= 1:
+        if asked.steps[r] > 0:
+            if abs(n - int(asked.steps[r])) <= 1:
                 fits.append(i)
         elif n > 0:
             fits.append(i)
         times, lengths = side.prefill_time.get(run.stream), side.prefill_length.get(run.stream)
-        if times is not None and lengths is not None and a.prompt[r] >= 0:
+        if times is not None and lengths is not None and asked.prompt[r] >= 0:
             x, y = np.searchsorted(times, [first - tol.start_us - 50_000, first + 50_000])
-            if int(a.prompt[r]) in set(lengths[x:y].tolist()):
+            if int(asked.prompt[r]) in set(lengths[x:y].tolist()):
                 prefilled.append(i)
     for some in ([i for i in prefilled if i in fits], prefilled, fits):
         if len(some) == 1:
@@ -236,8 +238,8 @@ def _one_of(s: StepColumns, a: Asked, side: OtherLines, r: int, near: Ints, span
 
 
 def _match_run(
-    s: StepColumns,
-    a: Asked,
+    steps: StepColumns,
+    asked: Asked,
     run: StreamRun,
     which: Ints,
     side: OtherLines,
@@ -251,7 +253,7 @@ def _match_run(
     if run.end <= run.begin:
         return
     # a coarse clock does not tell where a request begins: there the batch is followed from line to line
-    alone, begin, end = match_alone(s, a, run, which[:0] if tol.coarse_us else which, tol)
+    alone, begin, end = match_alone(steps, asked, run, which[:0] if tol.coarse_us else which, tol)
     if len(alone):
         zero = np.zeros(len(alone), np.int64)
         pieces.append((alone, begin, end, zero, zero, zero))
@@ -262,7 +264,7 @@ def _match_run(
     np.add.at(mark, begin - run.begin, 1)
     np.add.at(mark, end - run.begin, -1)
     taken = np.cumsum(mark, dtype=np.int32)[: run.end - run.begin] > 0
-    free[:-1] = ~taken & s.single[run.begin : run.end]
+    free[:-1] = ~taken & steps.single[run.begin : run.end]
     free[-1] = False
     edge = np.flatnonzero(np.diff(np.concatenate([[False], free])))
     stretches = edge.reshape(-1, 2) + run.begin
@@ -272,18 +274,18 @@ def _match_run(
     retracted.sort()
     none = np.zeros(0, np.int64)
     prefills = (side.prefill_time.get(run.stream, none), side.prefill_length.get(run.stream, none), side.prefill_seqs.get(run.stream, none))
-    entry = a.entry[rest]
-    until = np.where(a.finished[rest] != UNKNOWN, a.finished[rest], entry)
+    entry = asked.entry[rest]
+    until = np.where(asked.finished[rest] != UNKNOWN, asked.finished[rest], entry)
     joined: set[int] = set()
     for x, y in stretches.tolist():
-        lo, hi = int(s.time[x:y].min()), int(s.time[x:y].max())
+        lo, hi = int(steps.time[x:y].min()), int(steps.time[x:y].max())
         near = (
             rest[(entry <= hi + tol.start_us) & (until >= lo - tol.end_us)] if len(rest) < 4096 else _near(rest, entry, until, lo, hi, tol)
         )
         mine = [r for r in near.tolist() if r not in joined]
         if not mine:
             continue
-        f = Follower(s, a, x, y, mine, tol, retracted, prefills, side.notices, policy)
+        f = Follower(steps, asked, x, y, mine, tol, retracted, prefills, side.notices, policy)
         f.go()
         pieces.append((f.segments.request, f.segments.begin, f.segments.end, f.segments.slot, f.segments.part, f.segments.again))
         joined.update(f.segments.request)

@@ -70,7 +70,7 @@ class SegmentArrays:
     ends: dict[int, tuple[int, int]]
 
 
-def lay_out(s: StepColumns, a: Asked, pieces: SegmentArrays, flags: dict[int, set[str]], tol: Tolerance) -> Matched:
+def lay_out(steps: StepColumns, asked: Asked, pieces: SegmentArrays, flags: dict[int, set[str]], tol: Tolerance) -> Matched:
     """Lay segments out over the slots, number the steps of each request, and check every request.
 
     Parameters
@@ -88,10 +88,10 @@ def lay_out(s: StepColumns, a: Asked, pieces: SegmentArrays, flags: dict[int, se
     -------
     Matched
     """
-    n = len(a)
+    n = len(asked)
     order = np.lexsort((pieces.begin, pieces.request))
     sums = Sums.of(n)
-    slots = s.slots
+    slots = steps.slots
     out = tuple(np.full(slots, -1, np.int32) for _ in range(3))
     lengths = (pieces.end - pieces.begin)[order]
     cum = np.cumsum(lengths)
@@ -101,11 +101,11 @@ def lay_out(s: StepColumns, a: Asked, pieces: SegmentArrays, flags: dict[int, se
         stop = int(np.searchsorted(cum, (cum[at - 1] if at else 0) + CHUNK, side="right"))
         stop = max(stop, at + 1)
         stop = int(np.searchsorted(req, req[stop - 1], side="right"))
-        _lay_out_some(s, a, pieces, order[at:stop], sums, out)
+        _lay_out_some(steps, asked, pieces, order[at:stop], sums, out)
         at = stop
-    for r in np.flatnonzero((sums.count > 0) & (sums.again != a.retractions) & ~(a.client & (a.retractions == 0))).tolist():
+    for r in np.flatnonzero((sums.count > 0) & (sums.again != asked.retractions) & ~(asked.client & (asked.retractions == 0))).tolist():
         flags.setdefault(r, set()).add("retraction_missed")
-    trusted, fits, reconciled, has = _check(s, a, sums, out[0], flags, tol, pieces)
+    trusted, fits, reconciled, has = _check(steps, asked, sums, out[0], flags, tol, pieces)
     return Matched(out[0], out[1], out[2], sums.first, sums.last, sums.count, sums.committed, reconciled, has, fits, trusted, flags)
 
 
@@ -139,15 +139,17 @@ class Sums:
         return cls(zero(), zero(), zero(), zero() - 1, zero() - 1, zero(), zero(), *flags)
 
 
-def _lay_out_some(s: StepColumns, a: Asked, pieces: SegmentArrays, which: Ints, sums: Sums, out: tuple[npt.NDArray[np.int32], ...]) -> None:
+def _lay_out_some(
+    steps: StepColumns, asked: Asked, pieces: SegmentArrays, which: Ints, sums: Sums, out: tuple[npt.NDArray[np.int32], ...]
+) -> None:
     """Lay the segments ``which`` (ordered by request and time; whole requests) out over the slots."""
     ids, req = np.unique(pieces.request[which], return_inverse=True)
     begin, slot = pieces.begin[which], pieces.slot[which]
     length = pieces.end[which] - begin
     total, n = int(length.sum()), len(ids)
     step = np.arange(total) - np.repeat(np.cumsum(length) - length - begin, length)
-    place = s.place[step] + np.repeat(slot, length)
-    commit = s.commit[place].astype(np.int64)
+    place = steps.place[step] + np.repeat(slot, length)
+    commit = steps.commit[place].astype(np.int64)
     known = commit >= 0
     commit[~known] = 0
     who = np.repeat(req, length)
@@ -164,19 +166,28 @@ def _lay_out_some(s: StepColumns, a: Asked, pieces: SegmentArrays, which: Ints, 
     np.maximum.at(sums.again, ids[req], pieces.again[which])
     part = np.repeat(pieces.part[which], length)
     if part.any():
-        _after_losses(a, pieces, part, who, commit, count, heads, index, generated, ids)
-    accepted = s.accepted[place].astype(np.int64)
+        _after_losses(asked, pieces, part, who, commit, count, heads, index, generated, ids)
+    accepted = steps.accepted[place].astype(np.int64)
     sums.drafts_known[ids] = np.bincount(who, weights=accepted < 0, minlength=n) == 0
     accepted[accepted < 0] = 0
     sums.accepted[ids] = np.bincount(who, weights=accepted, minlength=n).astype(np.int64)
-    sums.hist_fits[ids] = _histograms([a.hist[i] for i in ids.tolist()], who, accepted)
+    sums.hist_fits[ids] = _histograms([asked.hist[i] for i in ids.tolist()], who, accepted)
     out[0][place] = ids[who]
     out[1][place] = index
     out[2][place] = generated
 
 
 def _after_losses(
-    a: Asked, pieces: SegmentArrays, part: Ints, who: Ints, commit: Ints, count: Ints, heads: Ints, index: Ints, generated: Ints, ids: Ints
+    asked: Asked,
+    pieces: SegmentArrays,
+    part: Ints,
+    who: Ints,
+    commit: Ints,
+    count: Ints,
+    heads: Ints,
+    index: Ints,
+    generated: Ints,
+    ids: Ints,
 ) -> None:
     """Count from the end where lines are missing in the middle, if the request's own totals allow it; else nothing is known."""
     for i in np.unique(who[part > 0]).tolist():
@@ -184,64 +195,70 @@ def _after_losses(
         rows = slice(int(heads[i]), int(heads[i] + count[i]))
         later = part[rows] > 0
         newest = part[rows] == part[rows].max()
-        totals = a.steps[r] >= 0 and a.accepted[r] >= 0 and a.tail[r] >= 0
+        totals = asked.steps[r] >= 0 and asked.accepted[r] >= 0 and asked.tail[r] >= 0
         finished = r in pieces.ends and pieces.ends[r][1] == int(part[rows].max())
         index[rows] = np.where(later, -1, index[rows])
         values = generated[rows]
         values[later] = -1
-        if totals and finished and a.completion[r] >= 0:
-            whole = int(a.completion[r] + a.tail[r])
+        if totals and finished and asked.completion[r] >= 0:
+            whole = int(asked.completion[r] + asked.tail[r])
             backwards = np.cumsum(commit[rows][::-1])[::-1]
             values[newest] = (whole - backwards)[newest]
-            index[rows] = np.where(newest, a.steps[r] - np.arange(int(count[i]), 0, -1), index[rows])
+            index[rows] = np.where(newest, asked.steps[r] - np.arange(int(count[i]), 0, -1), index[rows])
         generated[rows] = values
 
 
 def _check(
-    s: StepColumns, a: Asked, sums: Sums, request: npt.NDArray[np.int32], flags: dict[int, set[str]], tol: Tolerance, pieces: SegmentArrays
+    steps: StepColumns,
+    asked: Asked,
+    sums: Sums,
+    request: npt.NDArray[np.int32],
+    flags: dict[int, set[str]],
+    tol: Tolerance,
+    pieces: SegmentArrays,
 ) -> tuple[Bools, Bools, Ints, Bools]:
-    n = len(a)
+    n = len(asked)
     count, first, last = sums.count, sums.first, sums.last
     some = count > 0
-    reconciled = sums.committed - (a.completion - 1 - a.retractions)
-    has = some & (a.completion >= 0) & ~sums.unknown
-    cut = (reconciled >= 0) & (reconciled < np.maximum(sums.last_commit, 1)) & (reconciled <= np.maximum(a.longest, 1))
-    cut &= (a.tail < 0) | (reconciled == a.tail)
-    has_hist = np.array([h is not None for h in a.hist], bool)
-    drafts_fit = ~sums.drafts_known | (a.accepted < 0) | (sums.accepted == a.accepted)
-    steps_fit = (a.steps < 0) | (count == a.steps)
+    reconciled = sums.committed - (asked.completion - 1 - asked.retractions)
+    has = some & (asked.completion >= 0) & ~sums.unknown
+    cut = (reconciled >= 0) & (reconciled < np.maximum(sums.last_commit, 1)) & (reconciled <= np.maximum(asked.longest, 1))
+    cut &= (asked.tail < 0) | (reconciled == asked.tail)
+    has_hist = np.array([h is not None for h in asked.hist], bool)
+    drafts_fit = ~sums.drafts_known | (asked.accepted < 0) | (sums.accepted == asked.accepted)
+    steps_fit = (asked.steps < 0) | (count == asked.steps)
     hist_fit = ~has_hist | ~sums.drafts_known | sums.hist_fits
-    strong = (a.steps >= 0) & (a.accepted >= 0) & sums.drafts_known
-    sure = strong & has_hist & hist_fit & (_chance(a.hist) < ACCIDENT)
-    end = np.where(some, s.time[np.maximum(last, 0)], 0) if len(s) else np.zeros(n, np.int64)
-    in_time = (a.finished == UNKNOWN) | (end <= a.finished + np.where(sure, tol.end_us, 2_000 + tol.start_us // 50))
-    following = np.minimum(last + 1, max(len(s) - 1, 0))
+    strong = (asked.steps >= 0) & (asked.accepted >= 0) & sums.drafts_known
+    sure = strong & has_hist & hist_fit & (_chance(asked.hist) < ACCIDENT)
+    end = np.where(some, steps.time[np.maximum(last, 0)], 0) if len(steps) else np.zeros(n, np.int64)
+    in_time = (asked.finished == UNKNOWN) | (end <= asked.finished + np.where(sure, tol.end_us, 2_000 + tol.start_us // 50))
+    following = np.minimum(last + 1, max(len(steps) - 1, 0))
     same = np.zeros(n, bool)
-    bound = np.zeros(len(s) + 1, bool)
-    for run in s.runs:
+    bound = np.zeros(len(steps) + 1, bool)
+    for run in steps.runs:
         bound[run.begin] = True
-    if len(s):
-        same = some & (last + 1 < len(s)) & ~bound[np.minimum(last + 1, len(s))]
-    late = same & (a.finished != UNKNOWN) & (s.time[following] <= a.finished - tol.lag_us) if len(s) else same
+    if len(steps):
+        same = some & (last + 1 < len(steps)) & ~bound[np.minimum(last + 1, len(steps))]
+    late = same & (asked.finished != UNKNOWN) & (steps.time[following] <= asked.finished - tol.lag_us) if len(steps) else same
     fits = has & cut & drafts_fit & steps_fit & hist_fit
     # with lengths only, a shift by one step can add up too: the first step must follow a prefill that the log shows
-    begins = some & s.fresh[np.maximum(first, 0)] if len(s) else same
-    if len(s) and s.fresh.sum() <= some.sum() // 2:  # the log does not show its prefills
+    begins = some & steps.fresh[np.maximum(first, 0)] if len(steps) else same
+    if len(steps) and steps.fresh.sum() <= some.sum() // 2:  # the log does not show its prefills
         begins = begins | strong
     timely = in_time & begins & (sure | ~late)
     # its last step follows a prefill and comes after its end: that is somebody else's first one
-    if len(s):
-        timely &= ~((count > 1) & s.fresh[np.maximum(last, 0)] & (a.finished != UNKNOWN) & (end > a.finished + 2_000))
+    if len(steps):
+        timely &= ~((count > 1) & steps.fresh[np.maximum(last, 0)] & (asked.finished != UNKNOWN) & (end > asked.finished + 2_000))
     good = fits & timely
     trusted = good.copy()
-    if s.no_time or tol.coarse_us >= COARSE_US:  # only what its own numbers prove
+    if steps.no_time or tol.coarse_us >= COARSE_US:  # only what its own numbers prove
         trusted &= sure
     for r, own in flags.items():
         if own & UNSURE:
             trusted[r] = False
         if own & {"beside_unknown", "prefill_differs"} and not sure[r]:
             trusted[r] = False
-    _doubt_neighbours(s, trusted, some, sure, first, last, request, flags, pieces)
+    _doubt_neighbours(steps, trusted, some, sure, first, last, request, flags, pieces)
     for r in np.flatnonzero(has & ~fits).tolist():
         flags.setdefault(r, set()).add("not_reconciled")
     for r in np.flatnonzero(fits & ~timely).tolist():
@@ -252,7 +269,7 @@ def _check(
 
 
 def _doubt_neighbours(
-    s: StepColumns,
+    steps: StepColumns,
     trusted: Bools,
     some: Bools,
     sure: Bools,
@@ -267,15 +284,15 @@ def _doubt_neighbours(
     If one request of a batch is not what it seems, the slots of those behind it may be wrong too, and lengths may still add up. Even a
     histogram does not tell in which step a request moved up, if the steps around that are alike in both slots.
     """
-    if not len(s) or not some.any():
+    if not len(steps) or not some.any():
         return
-    empty = np.minimum.reduceat(request, s.place[:-1]) < 0
-    several = s.batch > 1
+    empty = np.minimum.reduceat(request, steps.place[:-1]) < 0
+    several = steps.batch > 1
     bad = some & ~trusted
-    mark = np.zeros(len(s) + 1, np.int32)
+    mark = np.zeros(len(steps) + 1, np.int32)
     np.add.at(mark, first[bad], 1)
     np.add.at(mark, last[bad] + 1, -1)
-    doubtful = np.zeros(len(s) + 1, np.int32)
+    doubtful = np.zeros(len(steps) + 1, np.int32)
     np.cumsum(((np.cumsum(mark[:-1], dtype=np.int32) > 0) | empty) & several, out=doubtful[1:])
     good = np.flatnonzero(trusted)
     near = good[doubtful[last[good] + 1] > doubtful[first[good]]]
@@ -284,12 +301,12 @@ def _doubt_neighbours(
     ends = np.searchsorted(pieces.request[order], near, side="right")
     firm = trusted.copy()
     for r, i, j in zip(near.tolist(), begins.tolist(), ends.tolist(), strict=True):
-        if not sure[r] or _moves_in_doubt(s, pieces, order[i:j], request, firm):
+        if not sure[r] or _moves_in_doubt(steps, pieces, order[i:j], request, firm):
             trusted[r] = False
             flags.setdefault(r, set()).add("beside_doubtful")
 
 
-def _moves_in_doubt(s: StepColumns, pieces: SegmentArrays, own: Ints, request: npt.NDArray[np.int32], firm: Bools) -> bool:
+def _moves_in_doubt(steps: StepColumns, pieces: SegmentArrays, own: Ints, request: npt.NDArray[np.int32], firm: Bools) -> bool:
     """Whether a request may have moved to its next slot some steps sooner or later, by what it was given in both slots.
 
     It moves up when somebody before it leaves; if all of those are known for certain, so is the step.
@@ -302,13 +319,13 @@ def _moves_in_doubt(s: StepColumns, pieces: SegmentArrays, own: Ints, request: n
         old = slot + 1 if before is None else before[1]  # it may have joined behind one that left a little later
         left: Counter[int] = Counter()
         if begin:
-            first = int(s.place[begin - 1])
-            last = int(s.place[begin]) if before is None else first + old
-            left = Counter(request[first:last].tolist()) - Counter(request[s.place[begin] : s.place[begin + 1]].tolist())
+            first = int(steps.place[begin - 1])
+            last = int(steps.place[begin]) if before is None else first + old
+            left = Counter(request[first:last].tolist()) - Counter(request[steps.place[begin] : steps.place[begin + 1]].tolist())
         if any(x < 0 or not firm[x] for x in left):
-            if _alike(s, range(begin, min(begin + NEARBY, end)), slot, old):
+            if _alike(steps, range(begin, min(begin + NEARBY, end)), slot, old):
                 return True
-            if before is not None and _alike(s, range(begin - 1, max(begin - NEARBY, 0) - 1, -1), old, slot):
+            if before is not None and _alike(steps, range(begin - 1, max(begin - NEARBY, 0) - 1, -1), old, slot):
                 return True
         before = (end, slot)
     return False

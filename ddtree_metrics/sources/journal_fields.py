@@ -156,8 +156,8 @@ def is_suppressed(entry: Entry) -> bool:
 def unit_of(entry: Entry) -> str | None:
     """Say whose line it is, the most specific first: container, user unit, unit.
 
-    A notice of suppressed lines belongs to the unit that lost them, and what PID 1 says of a unit to that unit. A notice that names no
-    unit is nobody's (``None``), so it may concern any.
+    A notice of suppressed lines belongs to the unit that lost them, and what PID 1 says of a unit to that unit. For a notice that
+    names no unit the answer is ``None``: any unit may have lost the lines.
     """
     if is_suppressed(entry):
         return text(entry, "OBJECT_SYSTEMD_USER_UNIT") or text(entry, "OBJECT_SYSTEMD_UNIT") or text(entry, "UNIT") or _lost(entry)
