@@ -78,13 +78,14 @@ def test_what_collectors_write_has_their_time_and_the_unit(
     assert backwards == name.startswith("logcli")
 
 
+@pytest.mark.parametrize("key", ["message", "msg", "log"])
 @pytest.mark.parametrize(
     "stamp", ["1767225600", "1767225600.5", "1767225600123", "1767225600123456", '"1767225600123456789"', '"2026-01-01T00:00:00Z"']
 )
-def test_a_time_is_known_in_whatever_unit_it_is_written(stamp: str, tmp_path: Path) -> None:
+def test_a_time_is_known_in_whatever_unit_it_is_written(stamp: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     line = "DDTREE metrics: bs=1 commit_lens=[5]"
-    path.write_text(f'{{"ts": {stamp}, "message": "{line}", "kubernetes": {{"pod_name": "p1", "container_name": "sg"}}}}\n')
+    path.write_text(f'{{"ts": {stamp}, "{key}": "{line}", "kubernetes": {{"pod_name": "p1", "container_name": "sg"}}}}\n')
     (row,) = read_text(path).steps.to_dict("records")
     assert row["time_us"] // 1_000_000 == 1_767_225_600
     assert (row["unit"], row["host"]) == ("sg", "p1")

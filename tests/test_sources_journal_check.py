@@ -163,3 +163,20 @@ def test_the_script_of_the_process_needs_nothing_but_systemd() -> None:
     text = Path(journal_child.__file__).read_text()
     assert "import ddtree" not in text
     assert "from ddtree" not in text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_entries_of_a_unit_that_a_damaged_index_hides_are_counted(backend: str, tmp_path: Path) -> None:
+    path = journal_flips.journal(tmp_path / "x.journal", 300)
+    data = bytearray(path.read_bytes())
+    # The data object of the unit: 72 bytes before its value, with the array of its entries at 48. Two of three entries are of the unit;
+    # the first stands in the object itself, the other 199 in the array.
+    at = data.index(b"_SYSTEMD_UNIT=" + journal_flips.UNIT.encode()) - 72
+    assert data[at] == 1
+    data[at + 48 : at + 56] = bytes(8)
+    path.write_bytes(data)
+    source = open_journal(JournalPlace(files=(str(path),)), Selection(units=(journal_flips.UNIT,)), backend=backend)
+    made = lines(source)
+    assert len(made) == 1
+    assert any("199 entries cannot be read" in text for text in source.stats.damaged)
+    assert len(lines(open_journal(JournalPlace(files=(str(path),)), backend=backend))) == 300

@@ -72,7 +72,7 @@ def as_entry(found: dict[str, Any]) -> dict[str, Any] | None:
     labels, line = found.get("labels"), found.get("line")
     if isinstance(labels, dict) and isinstance(line, str):
         return {**writer_of(labels), "MESSAGE": line, "timestamp": found.get("timestamp")}
-    message = next((found[name] for name in ("message", "log") if isinstance(found.get(name), str)), None)
+    message = next((found[name] for name in ("message", "log", "msg") if isinstance(found.get(name), str)), None)
     if message is None or ("__REALTIME_TIMESTAMP" not in found and time_of(found) is None):
         return None
     pod = found.get("kubernetes")

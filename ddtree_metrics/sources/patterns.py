@@ -59,7 +59,7 @@ ANY = (
 )
 """One cheap pattern that every framed line matches; a line without a match has no frame."""
 
-JSON_KEYS = '"(?:MESSAGE|__REALTIME_TIMESTAMP|__CURSOR|N_DROPPED|log|message|line)"'
+JSON_KEYS = '"(?:MESSAGE|__REALTIME_TIMESTAMP|__CURSOR|N_DROPPED|log|message|msg|line)"'
 BLOB = r"^\[[0-9.]+[BKMGT] blob data\]$"
 # The server's own stamp at the head of a message; it has the year that journalctl's short format leaves out.
 SERVER_STAMP = r"^[^0-9A-Za-z]{0,2}(?P<stamp>[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2})"
