@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import re
+import subprocess
+import sys
+import urllib.request
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,8 @@ from ddtree_metrics.dialects import detect
 from ddtree_metrics.requests.slots import steps_of
 from ddtree_metrics.summary import summarise
 from tests.captures import FIXTURES, journal_export, summary, truth
+from tests.tinygguf import write_kind
+from tests.tinyserver import TinyServer
 
 SAMPLES = FIXTURES / "samples" / "llamacpp"
 
@@ -295,3 +302,28 @@ def test_a_clients_file_does_not_take_away_what_the_log_says_of_steps() -> None:
         warnings.simplefilter("ignore", ddt.DDTreeWarning)
         made = d().with_requests(client)
     assert float(made.basis.row_steps.sum()) == float(d().basis.row_steps.sum())
+
+
+def test_a_real_server_is_read_live_through_a_pipe_and_each_row_equals_the_answers_timings(tmp_path: Path) -> None:
+    pipe, out = tmp_path / "server.log", tmp_path / "requests.jsonl"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen([sys.executable, "-m", "ddtree_metrics", "export", str(pipe), "-t", "requests", "-o", str(out)])
+    answers = []
+    target, drafter = write_kind(tmp_path, "plain"), write_kind(tmp_path, "draft")
+    with TinyServer(target, log=pipe, context=2048, draft=drafter) as server:
+        for number in range(4):
+            body = {"prompt": list(range(20, 60 + 40 * number)), "max_tokens": 30 + 10 * number, "temperature": 0, "ignore_eos": True}
+            asked = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+            with urllib.request.urlopen(asked, timeout=60) as got:
+                answers.append(json.load(got))
+    assert reader.wait(60) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 4
+    for row, answer in zip(rows, answers, strict=True):
+        told = answer["timings"]
+        assert row["prompt_tokens"] == answer["usage"]["prompt_tokens"]
+        assert row["completion_tokens"] == told["predicted_n"] == answer["usage"]["completion_tokens"]
+        assert (row["proposed_drafts"], row["accepted_drafts"]) == (told["draft_n"], told["draft_n_accepted"])
+        assert row["verify_steps"] == told["predicted_n"] - 1 - told["draft_n_accepted"]
+        assert row["decode_ms"] == pytest.approx(told["predicted_ms"], abs=0.006)
+        assert row["prefill_ms"] == pytest.approx(told["prompt_ms"], abs=0.006)

@@ -152,3 +152,23 @@ def test_the_year_of_a_stamp_without_one_is_said_to_be_guessed(tmp_path: Path) -
     (row,) = ddt.read(tmp_path / "a.log").decode.to_dict("records")
     assert (row["time"].month, row["time"].day, row["time"].hour) == (6, 6, 14)
     assert row["time_flag"] == "year_guessed"
+
+
+V0 = (
+    "INFO 10-16 19:05:{s:02} metrics.py:345] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 40.0 "
+    "tokens/s, Running: 1 reqs, "
+    "Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: 9.2%, CPU KV cache usage: 0.0%.\n"
+    "INFO 10-16 19:05:{s:02} metrics.py:367] Speculative metrics: Draft acceptance rate: 0.642, System efficiency: 0.598, Number of "
+    "speculative tokens: 3, Number of accepted tokens: {a}, Number of draft tokens: {d}, Number of emitted tokens: {e}.\n"
+)
+
+
+def test_counts_since_the_start_become_differences_and_begin_anew_with_the_server(tmp_path: Path) -> None:
+    # 600 drafted by threes are 200 steps, 400 emitted are 2 tokens a step; in the next window 300 of 100 steps are 3
+    sums = [(0, 0, 0), (500, 600, 400), (800, 900, 700), (10, 30, 20)]
+    (tmp_path / "v0.log").write_text("".join(V0.format(s=10 * k, a=a, d=d, e=e) for k, (a, d, e) in enumerate(sums)))
+    log = ddt.read(tmp_path / "v0.log")
+    told = engine_windows(log.decode, log.servers)
+    assert told["tokens_per_step"].tolist()[1:3] == [2.0, 3.0]
+    assert told["request_steps"].tolist()[1:3] == [200.0, 100.0]
+    assert told["tokens_per_step"].iloc[[0, 3]].isna().all()

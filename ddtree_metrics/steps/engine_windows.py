@@ -88,14 +88,20 @@ def engine_windows(decode: pd.DataFrame, servers: pd.DataFrame | None = None) ->
         rates = positions.iloc[i]
         drafts[i] = drafts_of(accepted[i], drafted[i], means[i], None if rates is None or rates is pd.NA else tuple(map(float, rates)))
     always = _drafts_always(decode, servers)
+    sums = _since_start(decode)
+    emitted, checked = _rise(sums[0], before), _rise(sums[1], before)
+    summed = np.isfinite(sums[0])
     taken = np.where(told, accepted, 0.0)
     counted = generated - taken
+    by_sums = np.where(checked > 0, checked / sums[2], np.nan)
     request_steps = np.where(told & always & np.isfinite(drafts), drafts, np.where(counted > 0, counted, np.nan))
+    request_steps = np.where(summed, by_sums, request_steps)
     made["window_ms"], made["generated"], made["drafts"], made["request_steps"] = window * 1e3, generated, drafts, request_steps
     busy = generated > 0
     tokens = np.where(
         told & always & (means >= 1), means, np.where(busy & (counted > 0), generated / np.where(counted > 0, counted, 1.0), np.nan)
     )
+    tokens = np.where(summed, emitted / by_sums, tokens)
     made["tokens_per_step"] = np.where(busy | (np.isnan(generated) & told), tokens, np.nan)
     same = (before >= 0) & (running == running[before]) & (queued == queued[before])
     steady = same & (running > 0) & (floats(decode, "prompt_throughput") == 0) & (gap < UNPRINTED * usual) & busy
@@ -105,6 +111,27 @@ def engine_windows(decode: pd.DataFrame, servers: pd.DataFrame | None = None) ->
     why[np.isfinite(made["step_time_ms"].to_numpy())] = None
     made["step_why"] = why
     return made
+
+
+EMITTED, DRAFTED, SPECULATIVE = "Number of emitted tokens", "Number of draft tokens", "Number of speculative tokens"
+"""What the oldest engine counts since its start; what a window did is the difference to the window before."""
+
+
+def _since_start(decode: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
+    """Return the tokens emitted and drafted since the start, and the drafts of a step; NaN where a row does not tell them."""
+    made = np.full((3, len(decode)), np.nan)
+    if cols.has(decode, "extra"):
+        for i, extra in enumerate(decode["extra"]):
+            told = dict(extra) if isinstance(extra, list | tuple | dict) else {}
+            if EMITTED in told:
+                made[:, i] = [float(told.get(name, "nan")) for name in (EMITTED, DRAFTED, SPECULATIVE)]
+    return made[0], made[1], made[2]
+
+
+def _rise(total: Floats, before: Ints) -> Floats:
+    """Return by how much a count has risen since the window before; NaN where it fell, for then the server was started again."""
+    rise = np.where(before >= 0, total - total[before], np.nan)
+    return np.where(rise >= 0, rise, np.nan)
 
 
 def _gaps(decode: pd.DataFrame) -> tuple[Floats, Ints]:
