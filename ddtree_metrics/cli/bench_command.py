@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ddtree_metrics.cli.gates import Share
 from ddtree_metrics.cli.screen import write
 from ddtree_metrics.errors import EXIT_ERROR, BenchError
 
@@ -69,23 +70,6 @@ def _is_number(text: str) -> bool:
     return text.replace(",", "").isdigit()
 
 
-class _Share(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
-    """A share: 0.05 or 5%."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it."""
-        text = str(value).strip()
-        try:
-            number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-        except ValueError:
-            number = -1.0
-        if not 0 <= number < 1:
-            self.fail(f"{text!r} is no share between 0 and 1; write 0.05 or 5%", param, ctx)
-        return number
-
-
 @click.command(cls=_SeveralValues, epilog=EXAMPLES)
 @click.argument("url", metavar="URL")
 @click.option(
@@ -109,7 +93,7 @@ class _Share(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 @click.option("--repeat", type=click.IntRange(1), default=15, show_default=True, metavar="N", help="Rounds, each with fresh prompts.")
 @click.option(
     "--precision",
-    type=_Share(),
+    type=Share(),
     default="5%",
     show_default=True,
     help="After seven rounds, stop a length whose 95 % interval is narrower than this; 0 never.",
@@ -141,7 +125,7 @@ class _Share(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 @click.option("--plot", metavar="FILE", help="Draw the curve: .png, .svg or .pdf.")
 @click.option("--save", metavar="FILE", help="Save the sweep as a baseline (.json).")
 @click.option("--compare", metavar="FILE", help="Compare with a saved baseline.")
-@click.option("--tolerance", type=_Share(), default="5%", show_default=True, help="A slow-down up to this is none.")
+@click.option("--tolerance", type=Share(), default="5%", show_default=True, help="A slow-down up to this is none.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @click.pass_context
 def bench(ctx: click.Context, /, url: str, **options: Any) -> None:

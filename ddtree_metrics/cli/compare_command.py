@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddtree_metrics.cli import screen
+from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.dead_ends import end_if_nothing
+from ddtree_metrics.cli.gates import fail_if_slower_option
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
 from ddtree_metrics.errors import TimeError
 
@@ -41,6 +42,7 @@ SIDE_US = 30 * 60 * 1_000_000
 @click.option("--level", type=click.FloatRange(0.5, 0.999), default=0.9, show_default=True, help="Level of the intervals.")
 @click.option("--full", is_flag=True, help="All evidence under the answer.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@fail_if_slower_option
 @functools.partial(input_options, leading=("a", "b"), unless=("around", "last"))
 def compare(
     source: Input,
@@ -52,6 +54,7 @@ def compare(
     level: float,
     full: bool,
     as_json: bool,
+    fail_if_slower: float | None,
 ) -> None:
     """Say whether B is slower than A, by which part, and why.
 
@@ -90,6 +93,7 @@ def compare(
         screen.say_lines(diagnosis_lines(found, screen.width(), full=full, shell=True))
     say_notes(log.coverage)
     fail_if_damaged(log.coverage)
+    gates.fail_if_slower(found, fail_if_slower, in_time=False)
 
 
 def _is_unit(name: str | None) -> bool:

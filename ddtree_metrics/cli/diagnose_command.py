@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from ddtree_metrics.cli import screen
+from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.dead_ends import ask_for_one_service, end_if_nothing
+from ddtree_metrics.cli.gates import fail_if_slower_option
 from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
 
 EXAMPLES = """
@@ -39,6 +40,7 @@ Examples:
 )
 @click.option("--full", is_flag=True, help="All evidence under the answer.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@fail_if_slower_option
 def diagnose(
     source: Input,
     before: str | None,
@@ -49,6 +51,7 @@ def diagnose(
     start_floor: float | None,
     full: bool,
     as_json: bool,
+    fail_if_slower: float | None,
 ) -> None:
     """Say what happened to the speed of requests, since when, and why: step time, acceptance or both, and with what it goes.
 
@@ -70,3 +73,4 @@ def diagnose(
         screen.say_lines(diagnosis_lines(found, screen.width(), full=full, shell=True))
     say_notes(log.coverage)
     fail_if_damaged(log.coverage)
+    gates.fail_if_slower(found, fail_if_slower, in_time=before is None and after is None)
