@@ -20,7 +20,8 @@ OF_A_FRAME = (
 OF_A_LOG = ("diagnose", "render_report")
 APART = {
     "accept_rate": "numbers of one line", "arrow_schema": "a record class", "check_sweep": "a measured sweep",
-    "complement_requests": "two frames of requests", "confounded": "and two names of columns", "context_histogram": "parts of a log",
+    "complement_requests": "two frames of requests", "export": "a source, and where to", "confounded": "and two names of columns",
+    "context_histogram": "parts of a log",
     "implied_tokens": "a measured sweep", "iter_journal": "a source", "iter_text": "a source", "join_batches": "parts of a log",
     "load_dialect": "a file", "merge_histograms": "histograms", "read": "a source", "read_journal": "a source", "read_parquet": "a source",
     "read_requests": "a source", "read_text": "a source", "render_figure": "a figure", "run_rate": "a measured run",

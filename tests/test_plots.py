@@ -326,6 +326,32 @@ def test_the_mix_has_a_bar_of_its_own_where_it_is_known() -> None:
     assert "mix of" not in words(plots.plot_attribution(ATTRIBUTION))
 
 
+def test_parts_that_worked_against_each_other_are_drawn_as_what_each_did_to_speed() -> None:
+    """Steps that take 1.6 times as long make requests 1 / 1.6 = 0.625 times as fast; 1.23 times the tokens, 1.23 times."""
+    found = Comparison(
+        "context", "short", "long", "step_time", "", speed_before=46.7, speed_after=35.6,
+        step_time_ratio=Interval(1.6, 1.25, 2.0), tokens_ratio=Interval(1.23),
+    )  # fmt: skip
+    ax = plots.plot_attribution(found)
+    said = words(ax)
+    assert "× 0.62 (0.50 to 0.80)" in said
+    assert "× 1.23" in said
+    assert [round(float(np.exp(bar.get_width())), 3) for bar in ax.patches] == [0.625, 1.23]
+    nothing_known = Comparison("context", "short", "long", "step_time", "", reason="before has no step time")
+    assert "before has no step time" in words(plots.plot_attribution(nothing_known))
+
+
+def test_a_title_tells_what_is_seen_of_all_series_or_nothing() -> None:
+    ax = plots.plot_tokens_per_step(curve(), label="one")
+    assert ax.get_title(loc="left") == "About 4.5 tokens a step at every context"
+    plots.plot_tokens_per_step(curve(), ax, label="other")
+    assert ax.get_title(loc="left") == "Tokens per step by context"
+    mine = Figure().add_subplot()
+    mine.set_title("mine", loc="left")
+    plots.plot_tokens_per_step(curve(), plots.plot_tokens_per_step(curve(), mine))
+    assert mine.get_title(loc="left") == "mine"
+
+
 def test_a_comparison_of_a_diagnosis_can_be_drawn() -> None:
     found = Comparison(
         "context", "short", "long", "both", "", speed_before=150.0, speed_after=30.0,

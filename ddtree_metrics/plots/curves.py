@@ -87,7 +87,7 @@ def plot_step_time(
     Axes
     """
     slope = slope_of(fit) if curve.attrs.get("by", "context_len") == "context_len" else None
-    ax = new_axes(ax, titles.step_time(curve, fit, slope))
+    ax = new_axes(ax, titles.step_time(curve, fit, slope), plainly=titles.plainly("Step time", curve))
     drawn = _series(ax, curve, "step_time_mean_ms", "timed_steps", label, color, "no bin has a step time")
     if drawn and slope is not None:
         _slope(ax, slope, drawn)
@@ -105,7 +105,7 @@ def plot_tokens_per_step(
 
     The dashed line at one token a step is what plain decoding gives.
     """
-    ax = new_axes(ax, titles.tokens_per_step(curve))
+    ax = new_axes(ax, titles.tokens_per_step(curve), plainly=titles.plainly("Tokens per step", curve))
     _series(ax, curve, "tokens_per_step_pooled", "rows", label, color, "no bin has committed tokens")
     _measured(ax, sweep, "tokens_per_step_pooled")
     if series_of(ax) and not has(ax, "reference"):
@@ -121,7 +121,7 @@ def plot_speed(
 
     The sweep needs ``x_mean`` or ``prompt_tokens``, and ``tok_per_s``; ``tok_per_s_low`` and ``_high`` are drawn if there.
     """
-    ax = new_axes(ax, titles.speed(curve))
+    ax = new_axes(ax, titles.speed(curve), plainly=titles.plainly("Speed of one request", curve))
     _series(ax, curve, "tok_per_s", "timed_steps", label, color, "no bin has both a step time and tokens")
     _measured(ax, sweep, "tok_per_s")
     return finish(ax, "tokens/s of one request")

@@ -14,7 +14,6 @@ from ddtree_metrics.plots.looks import (
     QUIET,
     Floats,
     drawable,
-    entitle,
     error_bars,
     field,
     finish,
@@ -75,11 +74,11 @@ def plot_survival(
         reason = None if is_frame else words(acceptance, "reason")
         why = reason or "no step says how many drafts of each sequence were accepted"
         return nothing(new_axes(ax, "Accepted drafts by depth"), why, label or None)
-    ax = new_axes(ax, "")
-    before = [float(np.asarray(line.get_ydata())[0]) for line in series_of(ax)]
+    before = [float(np.asarray(line.get_ydata())[0]) for line in (series_of(ax) if ax is not None else [])]
     shares = [f"{100 * v:.0f}" for v in (*before, survival[ok][np.argmin(depth[ok])])]
     said = ", then ".join(shares) if len(shares) < 5 else f"{min(shares, key=float)} to {max(shares, key=float)}"
-    entitle(ax, f"The first draft is accepted in {said} % of steps")
+    title = f"The first draft is accepted in {said} % of steps"
+    ax = new_axes(ax, title, plainly=title)
     color, marker = look(ax, color)
     rows = drawable(columns.numeric(frame, "rows"))
     n = f"n = {number(float(np.nanmax(rows)), whole=True)} request-steps" if np.isfinite(rows).any() else ""
@@ -133,7 +132,7 @@ def plot_step_time_distribution(steps: pd.DataFrame, ax: Axes | None = None, *, 
         title = f"Half of the steps take up to {number(each[0][0])} ms, one in 20 over {number(each[0][1])}"
     else:
         title = f"Median step: {several([float(q[0]) for q in each], 'ms')}"
-    ax = new_axes(ax, title)
+    ax = new_axes(ax, title, plainly="Distribution of step times")
     whole = ms[ok]
     low, high = np.log10(whole.min()), np.log10(whole.max())
     if high - low < 0.05:

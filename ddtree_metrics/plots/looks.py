@@ -49,8 +49,11 @@ DASHES: Final = (0, (4, 3))
 DOTS: Final = (0, (2, 2))
 
 
-def new_axes(ax: Axes | None, title: str, size: tuple[float, float] = SIZE) -> Axes:
-    """Return the Axes to draw on, a new figure's if there is none, dressed if it is still bare."""
+def new_axes(ax: Axes | None, title: str, size: tuple[float, float] = SIZE, *, plainly: str | None = None) -> Axes:
+    """Return the Axes to draw on, a new figure's if there is none, dressed if it is still bare.
+
+    A title tells what is seen of one call; where a second one draws on the same Axes, ``plainly`` takes the place of a title of ours.
+    """
     if ax is None:
         with mpl.rc_context(STYLE):
             figure = Figure(figsize=size, layout="constrained")
@@ -61,7 +64,10 @@ def new_axes(ax: Axes | None, title: str, size: tuple[float, float] = SIZE) -> A
         ax.tick_params(labelsize=8.5)
         ax.grid(axis="y", color=FAINT, lw=0.7, zorder=0)
         ax.set_axisbelow(True)
-    if title and (not ax.get_title(loc="left") or not series_of(ax)):
+    own = ax.get_title(loc="left") in ("", ax.__dict__.get("_ddtree_title"))
+    if series_of(ax):
+        title = plainly or ""
+    if title and own:
         entitle(ax, title)
     return ax
 
@@ -69,6 +75,7 @@ def new_axes(ax: Axes | None, title: str, size: tuple[float, float] = SIZE) -> A
 def entitle(ax: Axes, title: str) -> None:
     """Write what is seen above a picture, in lines that fit it."""
     ax.set_title(textwrap.fill(plain(title), fitting(ax, 6.6)), loc="left", fontsize=10, fontweight="bold")
+    ax.__dict__["_ddtree_title"] = ax.get_title(loc="left")
 
 
 def finish(ax: Axes, ylabel: str, *, top: float | None = None, ncols: int = 1) -> Axes:

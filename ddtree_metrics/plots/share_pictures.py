@@ -25,7 +25,8 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
 
     The shares are of the logarithm of the speed ratio, so they add up to 100 %. The mix of contexts and batches has a bar of its own
     where its share is known; step time and tokens per step are then those at equal mix. Where two shares go beyond 0 and 100 % it is said
-    which made up for part of the change, and where there are no shares, why. Without intervals it is said, too.
+    which made up for part of the change. Where one part worked against the change there are no shares, and what each did to speed is drawn
+    instead; where that is not known, why. Without intervals it is said, too.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
         change = f"{100 * (after / before - 1):+.0f}".replace("-", "\u2212")
         entitle(ax, f"{number(before)} → {number(after)} tok/s a request ({change} %)")
     if not np.isfinite(share).all():
-        return nothing(ax, words(attribution, "reason") or "the change cannot be split into step time and tokens per step")
+        return _factors(ax, attribution)
     ends = np.concatenate([share, low[np.isfinite(low)], high[np.isfinite(high)], [0.0, 1.0]])
     left, right = float(ends.min()), float(ends.max())
     ink = ax.xaxis.label.get_color()
@@ -78,6 +79,41 @@ def plot_attribution(attribution: Any, ax: Axes | None = None) -> Axes:
     if not (np.isfinite(low) & np.isfinite(high)).all():
         under.append("no interval is known")
     ax.set_xlabel("\n".join(under), fontsize=9)
+    return ax
+
+
+def _factors(ax: Axes, attribution: Any) -> Axes:
+    """Draw what each part did to speed, as a factor on a log scale, where parts worked against each other."""
+    ends = ("", "low", "high")
+    mix = np.array([field(attribution, "mix_ratio", end) for end in ends])
+    equal = "_equal" if np.isfinite(mix[0]) else ""
+    step, tokens = (np.array([field(attribution, f"{name}{equal}", end) for end in ends]) for name in ("step_time_ratio", "tokens_ratio"))
+    parts = [1.0 / step[[0, 2, 1]], tokens, *([mix] if equal else [])]  # a step that takes twice as long halves the speed
+    if not all(np.isfinite(part[0]) and part[0] > 0 for part in parts):
+        return nothing(ax, words(attribution, "reason") or "the change cannot be split into step time and tokens per step")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = [np.log(part) for part in parts]
+    known = np.concatenate([each[np.isfinite(each)] for each in logs])
+    left, right = min(float(known.min()), -0.1), max(float(known.max()), 0.1)
+    ink = ax.xaxis.label.get_color()
+    ax.grid(visible=False)
+    places = list(range(len(parts)))
+    ax.barh(places, [each[0] for each in logs], color=(BLUE, ORANGE, GREEN)[: len(parts)], height=0.5, zorder=2, gid="series")
+    for y, (part, each) in enumerate(zip(parts, logs, strict=True)):
+        said = f"× {part[0]:.2f}"
+        if np.isfinite(each).all():
+            ax.plot(each[1:], [y, y], color=ink, lw=1.3, zorder=4, marker="|", ms=8, gid="interval")
+            said += f" ({part[1]:.2f} to {part[2]:.2f})"
+        end = float(max(each[np.isfinite(each)].max(), 0.0))
+        ax.text(end + 0.025 * (right - left), y, said, va="center", fontsize=8.5, zorder=5)
+    ax.set_xlim(left - 0.03 * (right - left), right + 0.55 * (right - left))
+    ax.set_ylim(len(parts) - 0.5, -0.5)
+    ax.set_yticks(places, ["step time", "tokens\nper step", "mix of\nrequests"][: len(parts)])
+    ax.tick_params(axis="y", labelsize=9, length=0)
+    ax.axvline(0.0, color=ink, lw=0.9, zorder=3)
+    marks = [v for v in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0) if left - 0.05 <= np.log(v) <= right + 0.05]
+    ax.set_xticks(np.log(marks), [f"{v:g}" for v in marks])
+    ax.set_xlabel("what each part did to speed: times so much (log scale)", fontsize=9)
     return ax
 
 

@@ -131,7 +131,11 @@ def plot_throughput(
     if not shown:
         ax = new_axes(ax, "Throughput while decoding, over time")
         return nothing(ax, made[0].why if made else "there are no steps", label or None)
-    ax = new_axes(ax, f"All requests together: {several([float(np.nanmean(part.rate)) for part in shown], 'tok/s')}")
+    ax = new_axes(
+        ax,
+        f"All requests together: {several([float(np.nanmean(part.rate)) for part in shown], 'tok/s')}",
+        plainly="Throughput while decoding, over time",
+    )
     for part in shown:
         tint, marker = look(ax, part.color)
         times = part.at.astype(np.int64).astype("datetime64[us]")

@@ -42,7 +42,7 @@ def step_time(curve: pd.DataFrame, fit: Any = None, slope: Slope | None = None) 
         return f"Steps get slower beyond {number(field(fit, 'knee'), whole=True)} tokens"
     if words(fit, "model") == "flat":
         return f"Steps take as long at every {by}"
-    return _course(curve, "step_time_mean_ms", f"Step time by {by}", "Steps take {0} ms at short {by}, {1} at long", "ms a step")
+    return _course(curve, "step_time_mean_ms", plainly("Step time", curve), "Steps take {0} ms at short {by}, {1} at long", "ms a step")
 
 
 def tokens_per_step(curve: pd.DataFrame) -> str:
@@ -50,7 +50,7 @@ def tokens_per_step(curve: pd.DataFrame) -> str:
     return _course(
         curve,
         "tokens_per_step_pooled",
-        f"Tokens per step by {_axis(curve)}",
+        plainly("Tokens per step", curve),
         "{0} tokens a step at short {by}, {1} at long",
         "tokens a step",
     )
@@ -61,10 +61,15 @@ def speed(curve: pd.DataFrame) -> str:
     return _course(
         curve,
         "tok_per_s",
-        f"Speed of one request by {_axis(curve)}",
+        plainly("Speed of one request", curve),
         "A request gets {0} tok/s at short {by}, {1} at long",
         "tok/s a request",
     )
+
+
+def plainly(what: str, curve: pd.DataFrame) -> str:
+    """Say what is drawn, and not what is seen."""
+    return f"{what} by {_axis(curve)}"
 
 
 def measured(values: Floats) -> str:
@@ -87,14 +92,14 @@ def _axis(curve: pd.DataFrame) -> str:
     return SHORT_WORDS.get(by, by.replace("_", " "))
 
 
-def _course(curve: pd.DataFrame, value: str, plain: str, course: str, unit: str) -> str:
+def _course(curve: pd.DataFrame, value: str, neutral: str, course: str, unit: str) -> str:
     """Compare server starts where they differ, else the ends of the axis."""
     x, y = columns.numeric(curve, "x_mean"), drawable(columns.numeric(curve, value))
     if not np.isfinite(x).any():
         x = columns.numeric(curve, "low")
     ok = np.isfinite(x) & np.isfinite(y)
     if not ok.any():
-        return plain
+        return neutral
     by = _axis(curve)
     means = [own[value] for own in (curve.attrs.get("means") or {}).values() if np.isfinite(own[value])]
     if value != "step_time_mean_ms" and len(means) > 1 and _differ(curve, value):
@@ -102,7 +107,7 @@ def _course(curve: pd.DataFrame, value: str, plain: str, course: str, unit: str)
     order = np.argsort(x[ok], kind="stable")
     first, last = float(y[ok][order][0]), float(y[ok][order][-1])
     if ok.sum() < 2 or by == "batch size":
-        return plain
+        return neutral
     if max(first, last) <= SAME * min(first, last):
         return f"About {number(float(np.median(y[ok])))} {unit} at every {by}"
     return course.format(number(first), number(last), by=by)

@@ -100,7 +100,7 @@ def parts(diagnosis: Diagnosis) -> Html | None:
         tag(
             "div",
             table(head, rows, numeric=(1, 2), class_="cards"),
-            draw(lambda ax: plots.plot_attribution(first, ax), size=(4.3, 1.7)),
+            draw(lambda ax: plots.plot_attribution(first, ax), size=(4.3, 2.0)),
             class_="answer",
         ),
         [tag("h3", "Load, not a change in time"), table(("", "groups", "tok/s a request", "slope"), loads, class_="cards")]
