@@ -488,8 +488,8 @@ def test_each_server_start_is_a_series_of_the_same_colour_in_every_picture(captu
     for ax in made:
         drawn = [line.get_color() if hasattr(line, "get_color") else line.get_edgecolor() for line in series(ax)]
         assert [to_hex(c) for c in drawn] == list(SERIES[:2])
-        assert "started 15:17:18" in words(ax)
-        assert "started 15:19:17" in words(ax)
+        assert "15:17:18" in words(ax)
+        assert "15:19:17, draft model and reasoning parser changed" in words(ax)
 
 
 def test_curves_of_starts_share_their_bins_and_their_rows_add_up(capture: ddt.Log) -> None:

@@ -92,6 +92,7 @@ def finish(ax: Axes, ylabel: str, *, top: float | None = None, ncols: int = 1) -
     if len(handles) > MOST_LINES:  # sizes of series that are named elsewhere would take the room of the picture
         kept = [i for i, said in enumerate(labels) if not str(said).startswith("n = ")]
         handles, labels = [handles[i] for i in kept], [labels[i] for i in kept]
+    ncols = ncols if all(len(str(said)) < 28 for said in labels) else 1
     if handles:
         from matplotlib.transforms import ScaledTranslation
 

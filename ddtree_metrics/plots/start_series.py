@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from ddtree_metrics.plots.looks import QUIET, SERIES
-from ddtree_metrics.times import format_us
+from ddtree_metrics.plots.looks import QUIET, SERIES, shorten
+from ddtree_metrics.steps.starts import names_of
 
 if TYPE_CHECKING:
     from ddtree_metrics.steps.basis import Basis
@@ -47,19 +47,15 @@ def start_looks(basis: Basis) -> dict[int, StartLook]:
     """Return the server starts of which there are rows, by number, the oldest first; those before the last six as one, of number 0."""
     numbers = sorted(int(n) for n in np.unique(basis.run))
     runs = {run.number: run for run in basis.runs}
-    several = len(basis.services) > 1
+    called = {name.label: name.words for name in names_of(basis.runs, basis.services)}
     made: dict[int, StartLook] = {}
     last = [n for n in numbers if n > 0][-MOST:]
     if len(last) < len(numbers):
         made[EARLIER] = StartLook(EARLIER, "before the first start" if numbers[: -len(last) or None] == [0] else "earlier starts", QUIET)
     for place, number in enumerate(last):
         run = runs.get(number)
-        at = None if run is None else run.start_us
-        when = None if at is None else format_us(at)[11:19]
-        name = f"started {when}" if when and run and not run.hidden else run.label if run else f"run {number}"
-        if several and run is not None and 0 <= run.service < len(basis.services):
-            name += f", {basis.services[run.service].rpartition('/')[2]}"
-        made[number] = StartLook(number, name, SERIES[place], at)
+        words = called.get(run.label, run.label) if run is not None else f"run {number}"
+        made[number] = StartLook(number, shorten(words, 80), SERIES[place], None if run is None else run.start_us)
     return made
 
 

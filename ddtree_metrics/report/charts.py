@@ -69,7 +69,7 @@ def _legend(facts: Facts) -> Html | None:
     for start in facts.starts.values():
         sign = SIGNS[MARKERS[SERIES.index(start.color)]] if start.color in SERIES else "●"
         items.append(tag("li", tag("span", sign, style=f"color: {COLOURS[start.color]}", aria_hidden="true"), " ", start.name))
-    return tag("ul", items, class_="legend")
+    return tag("ul", tag("li", "Server started", class_="quiet"), items, class_="legend")
 
 
 def _second_axis(facts: Facts) -> pd.DataFrame:
