@@ -215,11 +215,13 @@ class Sweep:
 
     def save_requests(self, path: str | Path, *, force: bool = True) -> None:
         """Write the requests as JSON lines that ``read_requests`` reads."""
+        from ddtree_metrics.tables.atomic import write_whole
+
         lines = []
         for row in self.request_records():
             known = {k: v.isoformat() if isinstance(v, datetime) else v for k, v in row.items() if v is not None}
             lines.append(json.dumps(known) + "\n")
-        write_atomically(Path(path), "".join(lines).encode(), force=force)
+        write_whole(Path(path), "".join(lines).encode(), force=force)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
@@ -253,11 +255,13 @@ class Sweep:
         OutputError
             If the ending is another, the file exists and ``force`` is off, or it cannot be written.
         """
+        from ddtree_metrics.tables.atomic import write_whole
+
         path = Path(path)
         if path.suffix == ".json":
-            write_atomically(path, self.to_json().encode(), force=force)
+            write_whole(path, self.to_json().encode(), force=force)
         elif path.suffix == ".parquet":
-            write_atomically(path, self._parquet(), force=force)
+            write_whole(path, self._parquet(), force=force)
         else:
             raise OutputError(f"a sweep is written to .json or .parquet, not to {path.name}", usage=True)
 
@@ -437,28 +441,6 @@ def client_facts() -> dict[str, Any]:
 
         facts["httpcore"] = httpcore.__version__
     return facts
-
-
-def write_atomically(path: Path, data: bytes, *, force: bool = True) -> None:
-    """Write a file beside its place and move it in; a failure leaves the old one as it was.
-
-    Raises
-    ------
-    OutputError
-        If it exists and ``force`` is off, or it cannot be written.
-    """
-    from ddtree_metrics.tables.atomic import Beside
-
-    place = Beside(path, force)
-    try:
-        place.write(data)
-        place.finish()
-        place.commit()
-    except BaseException as error:
-        place.abort()
-        if isinstance(error, OSError):
-            raise OutputError(f"cannot write {path}: {error.strerror}") from error
-        raise
 
 
 def _num(value: float | None, digits: int) -> str:

@@ -65,7 +65,29 @@ def _fd(file: Any) -> int | None:
         return None
 
 
-class Bytes:
+class Peekable:
+    """Bytes that come in pieces, the first of which can be looked at before they are read."""
+
+    def __init__(self) -> None:
+        self._ahead = b""
+
+    def _next(self) -> bytes:
+        """Return the next piece; empty at the end."""
+        raise NotImplementedError
+
+    def peek(self, size: int) -> bytes:
+        """Look at the first bytes: ``size`` of them, or fewer if a line ends before, or the file."""
+        while len(self._ahead) < size and b"\n" not in self._ahead and (more := self._next()):
+            self._ahead += more
+        return self._ahead
+
+    def read(self) -> bytes:
+        """Return the next bytes, at most ``CHUNK`` or so; empty at the end."""
+        data, self._ahead = self._ahead, b""
+        return data or self._next()
+
+
+class Bytes(Peekable):
     """The bytes of an open file.
 
     A regular file is read to the size it had when it was opened, and on to the end of the line that was being written then; a pipe or a
@@ -82,10 +104,10 @@ class Bytes:
     """
 
     def __init__(self, file: BinaryIO, name: str, stats: SourceStats) -> None:
+        super().__init__()
         self.name = name
         self.stats = stats
         self.file = file
-        self._ahead: list[bytes] = []
         self._fd = _fd(file)
         self._size: int | None = None
         self._read = 0
@@ -101,24 +123,7 @@ class Bytes:
                 else:
                     self.live = True
 
-    def peek(self, size: int) -> bytes:
-        """Look at the first bytes: ``size`` of them, or fewer if a line ends before, or the file."""
-        got = b"".join(self._ahead)
-        while len(got) < size and b"\n" not in got:
-            more = self._raw()
-            if not more:
-                break
-            got += more
-        self._ahead = [got] if got else []
-        return got
-
-    def read(self) -> bytes:
-        """Return the next bytes, at most ``CHUNK`` or so; empty at the end."""
-        if self._ahead:
-            return self._ahead.pop(0)
-        return self._raw()
-
-    def _raw(self) -> bytes:
+    def _next(self) -> bytes:
         if self.ended:
             return b""
         try:
@@ -173,10 +178,11 @@ class Bytes:
         return b"".join(parts)
 
 
-class Unpacked:
+class Unpacked(Peekable):
     """The bytes that a compressed stream unpacks to; damage is noted, and what was unpacked before it is kept."""
 
     def __init__(self, packed: Bytes | Unpacked, kind: str, stats: SourceStats) -> None:
+        super().__init__()
         self.name: str = packed.name
         self.stats = stats
         self.live: bool = packed.live
@@ -184,23 +190,7 @@ class Unpacked:
         """Whether the stream ended before its end: the last line may be cut."""
         self._parts = self._joined({"gzip": self._gzip, "xz": self._xz, "bzip2": self._bzip2, "zstd": self._zstd}[kind](packed))
         self._kind = kind
-        self._ahead: list[bytes] = []
         self._made = 0
-
-    def peek(self, size: int) -> bytes:
-        """Look at the first bytes, see :meth:`Bytes.peek`."""
-        got = b"".join(self._ahead)
-        while len(got) < size and b"\n" not in got:
-            more = self._next()
-            if not more:
-                break
-            got += more
-        self._ahead = [got] if got else []
-        return got
-
-    def read(self) -> bytes:
-        """Return the next bytes; empty at the end."""
-        return self._ahead.pop(0) if self._ahead else self._next()
 
     def _next(self) -> bytes:
         return next(self._parts, b"")
@@ -278,16 +268,16 @@ class Unpacked:
             self._damaged(f"the zstd stream is damaged or ends too early ({str(error).splitlines()[0][:120]})")
 
 
-class Decoded:
+class Decoded(Peekable):
     """The bytes of a text in UTF-16 or UTF-32, as UTF-8; what is not of the encoding becomes U+FFFD."""
 
     def __init__(self, source: Bytes | Unpacked, code: str, stats: SourceStats) -> None:
+        super().__init__()
         self.name: str = source.name
         self.live: bool = source.live
         self.stats = stats
         self._source = source
         self._decoder = codecs.getincrementaldecoder(code)("replace")
-        self._ahead = b""
         self._ended = False
         stats.notes.append(f"{self.name}: the text is {code[:6].upper()}; it was read as such")
 
@@ -295,17 +285,6 @@ class Decoded:
     def torn(self) -> bool:
         """Whether the stream ended before its end."""
         return bool(getattr(self._source, "torn", False))
-
-    def peek(self, size: int) -> bytes:
-        """Look at the first bytes, see :meth:`Bytes.peek`."""
-        while len(self._ahead) < size and b"\n" not in self._ahead and (more := self._next()):
-            self._ahead += more
-        return self._ahead
-
-    def read(self) -> bytes:
-        """Return the next bytes; empty at the end."""
-        data, self._ahead = self._ahead, b""
-        return data or self._next()
 
     def _next(self) -> bytes:
         while not self._ended:
