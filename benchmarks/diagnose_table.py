@@ -24,6 +24,8 @@ from tests.worlds import SCENARIOS, judging, make
 
 WORKERS = 2
 
+STEP = "step time at equal mix"
+
 
 def _world(task: tuple[str, int]) -> tuple[str, judging.Judged, list[tuple[str, bool, float]]]:
     name, seed = task
@@ -32,8 +34,14 @@ def _world(task: tuple[str, int]) -> tuple[str, judging.Judged, list[tuple[str, 
     warnings.simplefilter("ignore")
     world = make(name, seed)
     with tempfile.TemporaryDirectory() as folder:
-        d = diagnose(judging.read(world, Path(folder)), world.before, world.after)
-    return name, judging.judge(world, d), list(judging.intervals(world, d))
+        log = judging.read(world, Path(folder))
+        d = diagnose(log, world.before, world.after)
+        found = list(judging.intervals(world, d))
+        if any(c.kind in ("runs", "groups") for c in d.comparisons):
+            # two starts of a world do not differ but by what was changed: what the log's own noise says is judged as well
+            bare = diagnose(log, world.before, world.after, start_floor=0.0)
+            found += [(f"{STEP}, no floor", *rest) for what, *rest in judging.intervals(world, bare) if what == STEP]
+    return name, judging.judge(world, d), found
 
 
 def _incident(seed: int) -> list[tuple[str, str, str]]:
@@ -70,6 +78,8 @@ def page(seeds: range) -> Iterator[str]:
     yield "to speed is told, every true cause that the log can separate is called supported, and no other. *Careful*: a true cause is left"
     yield "open, or it is said that it cannot be told. *Wrong*: a cause that is not true is called supported, or the direction is wrong."
     yield ""
+    yield "What is too sure, or too careful, is mended on seeds from 2000, and judged on seeds from 5000 that nobody looked at before."
+    yield ""
     yield "| world | right | careful | wrong | what it was |"
     yield "| --- | ---: | ---: | ---: | --- |"
     for name in SCENARIOS:
@@ -90,7 +100,10 @@ def page(seeds: range) -> Iterator[str]:
     yield "## Do the 90 % intervals hold the truth?"
     yield ""
     yield "Intervals of step time between two server starts carry a floor of 2 % a start for what differs from start to start when nothing"
-    yield "was changed; the worlds have no such difference, so that these hold more often than they say."
+    yield "was changed; the worlds have no such difference, so that these hold more often than they say. The rows of step time without"
+    yield "a floor (`start_floor=0`) tell whether the noise of the log itself is judged right. The truth of tokens is at equal text, which"
+    yield "no log tells: where the restart brought other texts (`inert_flag_other_text`, `backend_other_text`) it is not held, and no flag"
+    yield "is blamed for it."
     yield ""
     yield "| world | number | held | of | estimate by truth |"
     yield "| --- | --- | ---: | ---: | ---: |"

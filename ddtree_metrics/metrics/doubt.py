@@ -2,7 +2,9 @@
 
 Cells of one request share its text; cells of one minute share a clock, a heat and the neighbours on the host. So the variance of an
 estimate is taken over requests and over blocks of time of several lengths, and the largest counts (cluster-robust, CR1; Cameron, Gelbach
-and Miller, 2011, for more than one way to cluster; batch means for the blocks). A start of a server is one observation of everything that
+and Miller, 2011, for more than one way to cluster; batch means for the blocks). Blocks must be longer than what noise remembers, and a log
+may be too short for eight of such; so short blocks are also taken as a chain, in which each remembers the one before it (an AR(1),
+prewhitened: Andrews and Monahan, 1992, Econometrica 60, 953-966). A start of a server is one observation of everything that
 differs from start to start, however many steps it has: contrasts of starts carry a floor.
 """
 
@@ -18,6 +20,9 @@ from ddtree_metrics.steps.frames import Floats, Ints
 
 BLOCKS_S = (15.0, 60.0, 240.0)
 """Lengths of blocks of time, in seconds."""
+
+LINK_S, MOST_LINKS = 5.0, 400
+"""Length of the short blocks in seconds, longer where there would be more of them than this."""
 
 FEWEST_BLOCKS = 8
 """A partition into fewer parts says too little of a variance."""
@@ -51,11 +56,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Ways to cut cells into parts that are taken as independent: one array of codes for each."""
+    """Ways to cut cells into parts that are taken as independent, one array of codes for each; and a chain of short blocks of time.
+
+    ``before`` has for each block of the chain the one before it in the same start, -1 for the first.
+    """
 
     names: tuple[str, ...]
     codes: tuple[Ints, ...]
     sizes: tuple[int, ...]
+    chain: Ints | None = None
+    before: Ints | None = None
 
     @classmethod
     def of(cls, owner: Ints, time_us: Ints, run: Ints, *, blocks: bool = True) -> Partitions:
@@ -70,6 +80,7 @@ class Partitions:
         """
         made: list[tuple[str, Ints]] = [("requests", np.unique(owner, return_inverse=True)[1])]
         known = time_us >= 0
+        chain = before = None
         if blocks and len(owner) and known.all():
             span = float(time_us.max() - time_us.min()) / 1e6
             lengths = [s for s in BLOCKS_S if s * FEWEST_BLOCKS <= span] or [max(span / FEWEST_BLOCKS, 1e-3)]
@@ -79,9 +90,11 @@ class Partitions:
                 place = ((time_us - time_us.min()) / (seconds * 1e6)).astype(np.int64)
                 both = np.unique(np.column_stack([run, place]), axis=0, return_inverse=True)[1]
                 made.append((f"blocks of {seconds:.0f} s", both.reshape(-1)))
+            chain, before = _chain(time_us, run, max(LINK_S, span / MOST_LINKS))
         sizes = [int(c.max(initial=-1)) + 1 for _, c in made]
         keep = [i for i, n in enumerate(sizes) if n >= FEWEST_BLOCKS] or [int(np.argmax(sizes))]
-        return cls(tuple(made[i][0] for i in keep), tuple(np.asarray(made[i][1]) for i in keep), tuple(sizes[i] for i in keep))
+        codes = tuple(np.asarray(made[i][1]) for i in keep)
+        return cls(tuple(made[i][0] for i in keep), codes, tuple(sizes[i] for i in keep), chain, before)
 
     def variance(self, score: Floats, terms: int = 1) -> tuple[float, int]:
         """Return the largest variance of a sum of scores over the partitions, and the degrees of freedom of it.
@@ -93,9 +106,46 @@ class Partitions:
         terms : int
             Parameters that were fitted.
         """
-        return largest(
-            [np.asarray(np.bincount(codes, score, size), dtype=float) for codes, size in zip(self.codes, self.sizes, strict=True)]
-        )
+        sums = [np.asarray(np.bincount(codes, score, size), dtype=float) for codes, size in zip(self.codes, self.sizes, strict=True)]
+        found = largest(sums)
+        if self.chain is None or self.before is None:
+            return found
+        return max(found, chained(np.asarray(np.bincount(self.chain, score, len(self.before)), dtype=float), self.before))
+
+
+def _chain(time_us: Ints, run: Ints, seconds: float) -> tuple[Ints, Ints]:
+    """Cut cells into short blocks of time within each start; return the block of each cell, and for each block the one before it."""
+    place = ((time_us - time_us.min()) / (seconds * 1e6)).astype(np.int64)
+    blocks, code = np.unique(np.column_stack([run, place]), axis=0, return_inverse=True)
+    before = np.arange(len(blocks)) - 1
+    before[np.r_[True, blocks[1:, 0] != blocks[:-1, 0]]] = -1
+    return code.reshape(-1), before
+
+
+def chained(sums: Floats, before: Ints) -> tuple[float, int]:
+    """Return the variance of a sum over blocks of time of which each remembers the one before it, and its degrees of freedom.
+
+    Parameters
+    ----------
+    sums : ndarray
+        What each block adds to the error of the estimate.
+    before : ndarray of int
+        The block before each; -1 for the first of a start.
+    """
+    later = np.flatnonzero(before >= 0)
+    if len(later) < 2 * FEWEST_BLOCKS:
+        return 0.0, 1
+    now, then = sums[later], sums[before[later]]
+    size = float(np.sqrt((now**2).sum() * (then**2).sum()))
+    rho = float((now * then).sum()) / size if size > 0 else 0.0
+    each = len(sums) / (len(sums) - len(later))
+    # short series seem to forget sooner than they do (Kendall, 1954, Biometrika 41, 403-404)
+    rho = min(rho + max(1.0 + 3.0 * rho, 0.0) / each, 1.0 - 4.0 / each)
+    if rho <= 0:
+        return 0.0, 1
+    news = np.r_[now - rho * then, sums[before < 0] * np.sqrt(1.0 - rho**2)]
+    dof = int(max(len(sums) * (1.0 - rho) / (1.0 + rho), 2.0))
+    return float((news**2).sum()) / (1.0 - rho) ** 2, dof
 
 
 def largest(partitions: Sequence[Floats]) -> tuple[float, int]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ddtree_metrics.metrics import equal_mix
 from ddtree_metrics.metrics.confidence import effective
-from ddtree_metrics.metrics.doubt import Estimate, Partitions, largest
+from ddtree_metrics.metrics.doubt import Estimate, Partitions, chained, largest
 from ddtree_metrics.metrics.shares import Parts, three_parts
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 
@@ -137,7 +137,7 @@ def estimate_parts(sides: TwoSides, *, floor: float = 0.0, median: bool = False,
     PartEstimates
     """
     made = PartEstimates()
-    atom, owners, leads, sizes = _atoms(sides)
+    atom, owners, leads, sizes, before = _atoms(sides)
     made.alone = tuple(i for i in (0, 1) if _alone(sides, sides.side == i))
     values: dict[str, float] = {}
     scores: dict[str, Scores] = {}
@@ -166,7 +166,7 @@ def estimate_parts(sides: TwoSides, *, floor: float = 0.0, median: bool = False,
     elif found is not None:
         made.apart, made.apart_in = found.reason, found.name
     more = _of_the_other(sides, made.alone[0], pulls) if lone and len(made.alone) == 1 else None
-    _estimates(made, values, scores, floor, more)
+    _estimates(made, values, scores, floor, more, before)
     return made
 
 
@@ -279,10 +279,11 @@ def _by_text(sides: TwoSides) -> Floats:
     return sides.weight * shrunk[group]
 
 
-def _atoms(sides: TwoSides) -> tuple[Ints, list[Ints], list[Ints], list[int]]:
+def _atoms(sides: TwoSides) -> tuple[Ints, list[Ints], list[Ints], list[int], Ints | None]:
     """Cut the rows into atoms, each of one request, start and few seconds; and the atoms into parts: for tokens and for step times.
 
-    The parts of both lists have the same numbers, so that both are estimated without the same requests; how many there are comes last.
+    The parts of both lists have the same numbers, so that both are estimated without the same requests; how many there are follows.
+    Where times are known the last of them are a chain of short blocks, with the block before each.
     """
     place = np.zeros(len(sides.side), np.int64)
     known = bool(len(place)) and bool((sides.time_us >= 0).all())
@@ -304,7 +305,10 @@ def _atoms(sides: TwoSides) -> tuple[Ints, list[Ints], list[Ints], list[int]]:
         both = group[both]
     grouped = [_grouped(c) for c in codes]
     sizes = [min(count, MOST_PARTS), *(int(g.max(initial=-1)) + 1 for g in grouped)]
-    return atom, [both[0], *grouped], [both[1], *grouped], sizes
+    if blocks.chain is not None and blocks.before is not None:
+        grouped.append(blocks.chain)
+        sizes.append(len(blocks.before))
+    return atom, [both[0], *grouped], [both[1], *grouped], sizes, blocks.before
 
 
 def _grouped(codes: Ints) -> Ints:
@@ -312,7 +316,14 @@ def _grouped(codes: Ints) -> Ints:
     return codes if count <= MOST_PARTS else (np.random.default_rng(0).permutation(count) % MOST_PARTS)[codes]
 
 
-def _estimates(made: PartEstimates, values: dict[str, float], away: dict[str, Scores], floor: float, more: dict[str, float] | None) -> None:
+def _estimates(
+    made: PartEstimates,
+    values: dict[str, float],
+    away: dict[str, Scores],
+    floor: float,
+    more: dict[str, float] | None,
+    before: Ints | None,
+) -> None:
     """Turn values and scores into estimates with errors.
 
     Requests are the parts of everything. Blocks of time are parts of step times only, for texts know no clock: where these make the
@@ -329,7 +340,7 @@ def _estimates(made: PartEstimates, values: dict[str, float], away: dict[str, Sc
         if found[name] is None or lone:
             variance, dof = math.nan, 1  # without requests there is no knowing how texts differ
         else:
-            variance, dof = _variance({one: sign for one, sign in of.items() if one.startswith("step")}, away, found[name])
+            variance, dof = _variance({one: sign for one, sign in of.items() if one.startswith("step")}, away, found[name], before)
         one = Estimate(value, math.sqrt(variance + (more or {}).get(name, 0.0)), dof)
         setattr(made, name, one.with_floor(floor) if name == "step_equal" else one)
     names = ("mix", "step_equal", "tokens_equal") if made.held else ("", "step", "tokens")
@@ -338,13 +349,15 @@ def _estimates(made: PartEstimates, values: dict[str, float], away: dict[str, Sc
         _together(made, [s for s in scores if s is not None], names)
 
 
-def _variance(of_steps: dict[str, float], away: dict[str, Scores], by_request: Floats | None) -> tuple[float, int]:
+def _variance(of_steps: dict[str, float], away: dict[str, Scores], by_request: Floats | None, before: Ints | None) -> tuple[float, int]:
     """Return the variance of an estimate, and its degrees of freedom."""
     variance, dof = largest([by_request] if by_request is not None else [])
     if not of_steps:
         return variance, dof
-    blocks = [s for i in range(1, len(away["step"])) if (s := _sum(of_steps, away, i)) is not None]
-    of_time, time_dof = largest(blocks)
+    last = len(away["step"]) - (before is not None)
+    of_time, time_dof = largest([s for i in range(1, last) if (s := _sum(of_steps, away, i)) is not None])
+    if before is not None and (links := _sum(of_steps, away, last)) is not None:
+        of_time, time_dof = max((of_time, time_dof), chained(links, before))
     own = _sum(of_steps, away, 0)
     extra = max(of_time - (largest([own])[0] if own is not None else 0.0), 0.0)
     return variance + extra, time_dof if extra > variance else dof
