@@ -2,8 +2,8 @@
 
 libsystemd reads around damage without a word, and does not look at hashes. Here the list of entries of a file is followed: each entry must
 be where the list says, in order, and the exclusive or of the hashes of its fields must be the one that was stored with it. The clocks of
-an entry have no hash: a time is wrong where it leaves those before and after it by one bit that no clock explains. Only ``read`` is used,
-never a map of the file, which may be cut short meanwhile. Layout: systemd's journal-def.h.
+an entry have no hash: a time is wrong where it leaves those before and after it by one bit, or by one byte above the lowest two, that no
+clock explains. Only ``read`` is used, never a map of the file, which may be cut short meanwhile. Layout: systemd's journal-def.h.
 """
 
 from __future__ import annotations
@@ -378,9 +378,13 @@ def _odd_clocks(real: Ints, mono: Ints, boot: Marks) -> Bools:
     returns = same & (np.sign(there) == -np.sign(back)) & (np.abs(there + back) <= jitter)
     if not returns.any():
         return made
+    # One bit that was flipped, or one byte that was written over.
     flipped = np.zeros(len(least), np.bool_)
     for bit in range(63):
         flipped |= np.abs(least - (1 << bit)) <= jitter
+    for shift in range(16, 56, 8):
+        byte = (least + (1 << shift >> 1)) >> shift
+        flipped |= (byte > 0) & (byte < 256) & (np.abs(least - (byte << shift)) <= jitter)
     # A process that was stopped between its looks at two clocks makes them differ too, by milliseconds, and more than once.
     others = np.sort(np.where(returns, least, 0))[-2:]
     alone = (least >= _STOPPED) | ((least > 4 * jitter) & (len(least) >= _MANY) & (least >= 8 * others[0]) & (least == others[-1]))
