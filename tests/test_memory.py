@@ -71,7 +71,7 @@ def test_diagnosis_and_report_unpack_neither_the_steps_nor_keep_the_rows_of_the_
 @pytest.mark.filterwarnings("ignore::ddtree_metrics.errors.DDTreeWarning")
 def test_the_rows_of_a_report_are_those_of_the_basis_without_a_copy(read: dict[str, pa.Table]) -> None:
     log = packed(read)
-    rows = gather(log).rows
+    rows = gather(log, ddt.diagnose(log)).rows
     for name, values in (("tokens", log.basis.tokens), ("step_time_ms", log.basis.step_ms), ("context_len", log.basis.context)):
         assert np.shares_memory(rows[name].to_numpy(), values), name
 

@@ -112,6 +112,7 @@ def need_log(given: Any, function: str) -> None:
     MetricError
         The message names the call that gives a log.
     """
-    if isinstance(given, pd.DataFrame) or not hasattr(given, "steps"):
+    # hasattr would make the frame of a long log only to see that it can be made
+    if isinstance(given, pd.DataFrame) or inspect.getattr_static(given, "steps", None) is None:
         kind = "a frame" if isinstance(given, pd.DataFrame) else "None" if given is None else f"a {type(given).__name__}"
         raise MetricError(f"{function} takes a Log, not {kind}: ddt.{function}(ddt.read(...))")
