@@ -31,9 +31,11 @@ def nothing_found(coverage: Coverage) -> tuple[str, str] | None:
     broken = [kind for kind in coverage.broken if kind.table in ("steps", "decode")]
     if broken:
         worst = max(broken, key=lambda kind: kind.count)
-        where = f" at {worst.examples[0][0]}" if worst.examples else ""
+        where = f", first at {worst.examples[0][0]}" if worst.examples else ""
+        about = next((d.about for d in DIALECTS if d.name == worst.dialect and d.name != "sglang"), "")
+        whose = f" of {about.partition(':')[0]}" if about else ""
         return (
-            f"{plural(sum(kind.count for kind in broken), 'line')} could not be read: their form is broken ({worst.reason}, first{where}).",
+            f"{plural(sum(k.count for k in broken), 'line')}{whose} could not be read: their form is broken ({worst.reason}{where}).",
             "'ddtree-logs inspect' shows them; a form of your own is described in a file for --dialect-file.",
         )
     if coverage.outside_window:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -294,6 +294,7 @@ class Log:
         *,
         tz: str | ZoneInfo | None = None,
         clock_offset_s: float | None = None,
+        columns: Mapping[str, str] | None = None,
     ) -> Log:
         """Return the same log with these requests instead of what its own lines say.
 
@@ -305,6 +306,8 @@ class Log:
             The zone of times without one.
         clock_offset_s : float, optional
             By how many seconds the requests' clock is ahead of the log's, if that is known; ``request_steps`` estimates it otherwise.
+        columns : mapping of str to str, optional
+            What files call a column, where they do not call it by an accepted name: ``{"finished": "Ended"}``.
 
         Returns
         -------
@@ -323,7 +326,7 @@ class Log:
 
         own = self.requests if "requests" not in self._tables else None
         if not isinstance(requests, pd.DataFrame):
-            requests = read_requests(requests, tz=zone_of(tz))
+            requests = read_requests(requests, tz=zone_of(tz), columns=columns)
             if not len(requests) and own is not None and len(own):
                 warnings.warn(
                     f"the files of requests hold none: the {len(own)} requests of the log's own lines stay", DDTreeWarning, stacklevel=2

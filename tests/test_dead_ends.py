@@ -159,12 +159,12 @@ def test_a_file_of_requests_given_as_a_log_is_named_as_what_it_is() -> None:
     assert "--requests" in done.stdout
 
 
-def test_the_log_of_another_engine_is_named_and_not_asked_for_a_flag(tmp_path: Path) -> None:
+def test_broken_lines_of_another_engine_name_it_and_no_flag_of_sglang_is_asked_for(tmp_path: Path) -> None:
     line = "INFO 05-05 12:00:01 [loggers.py:118] Engine 000: Avg prompt throughput: 4.2 tokens/s, Avg generation throughput: 31.9 tokens/s"
     (tmp_path / "run.log").write_text(f"{line}\n" * 5)
     done = run("diagnose", tmp_path / "run.log", columns=200)
     assert done.exit_code == 3
-    assert "is a log of vLLM" in done.stdout
+    assert "5 lines of vLLM could not be read" in done.stdout
     assert "--speculative-ddtree-debug-metrics" not in done.output
 
 
@@ -249,3 +249,35 @@ def test_the_beginning_of_an_id_is_enough_where_only_one_begins_so() -> None:
     several = run("diagnose", A, "--after", "requests:1")
     assert several.exit_code == 1
     assert "4 request ids begin with '1'" in several.stderr
+
+
+def test_unknown_columns_of_a_request_file_name_the_nearest_and_the_option(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text("who,Began,finish_at\n80030fc7,2026-11-29T15:20:11Z,2026-11-29T15:20:20Z\n")
+    refused = run("summary", A, "--requests", path)
+    assert refused.exit_code == 1
+    assert "--map finished=finish_at" in refused.stderr
+    assert len(refused.stderr) < 500
+    read = run("requests", A, "--requests", path, "--map", "finished=finish_at", "--map", "received=Began", "--map", "rid=who")
+    assert read.exit_code == 0, read.stderr
+    assert "80030fc7" in read.stdout
+
+
+def test_columns_are_mapped_in_python_too_and_a_wrong_one_is_named() -> None:
+    import pandas as pd
+
+    import ddtree_metrics as ddt
+    from ddtree_metrics.errors import JoinError
+
+    frame = pd.DataFrame({"who": ["a"], "sent": ["2026-11-29T15:20:10Z"], "Ended": ["2026-11-29T15:20:20Z"]})
+    made = ddt.read_requests(frame, columns={"request_id": "who", "finished": "Ended"})
+    assert made["request_id"].tolist() == ["a"]
+    assert str(made["finished"][0]) == "2026-11-29 15:20:20+00:00"
+    with pytest.raises(JoinError, match="no column is called 'finishd'; did you mean 'finished'"):
+        ddt.read_requests(frame, columns={"finishd": "Ended"})
+
+
+def test_the_help_of_a_command_lists_its_own_options_before_those_of_the_source() -> None:
+    text = run("diagnose", "--help").stdout.partition("\nOptions:")[2]
+    places = [text.index(word) for word in ("--before", "--full", "What is read:", "--unit", "--requests PATH", "Examples:")]
+    assert places == sorted(places)

@@ -265,7 +265,9 @@ def test_times_without_a_zone_ask_for_one(tmp_path: Path) -> None:
 def test_unknown_columns_are_named_with_the_accepted_ones(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     path.write_text("colour,weight\nred,3\n")
-    with pytest.raises(JoinError, match=r"no column of 'colour', 'weight'.*request_id.*received: received, sent.*prompt_tokens"):
+    with pytest.raises(
+        JoinError, match=r"no column of 'colour', 'weight'.*--map finished=colour .*request_id, received, first_token or finished"
+    ):
         read_requests(path)
     path.write_text(f"request_id,sent,last_chunk,prompt_tokens,completion_tokens,colour\na,{NOON},{NOON + 1},1,2,red\n")
     with pytest.warns(DDTreeWarning, match=r"1 columns are not used \(colour\); accepted are"):
@@ -357,7 +359,9 @@ def test_a_document_with_the_requests_inside(tmp_path: Path, name: str) -> None:
 
 
 def test_json_without_a_known_field_names_the_accepted_ones(tmp_path: Path) -> None:
-    with pytest.raises(JoinError, match=r"no field of 'colour', 'weight'.*request_id.*received: received, sent.*prompt_tokens"):
+    with pytest.raises(
+        JoinError, match=r"no field of 'colour', 'weight'.*--map finished=colour .*request_id, received, first_token or finished"
+    ):
         read_requests(write(tmp_path / "r.jsonl", {"colour": "red", "weight": 3}, {"colour": "blue"}))
 
 

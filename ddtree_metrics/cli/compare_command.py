@@ -13,7 +13,7 @@ import click
 from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.dead_ends import end_if_nothing
 from ddtree_metrics.cli.gates import fail_if_slower_option
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say_notes
 from ddtree_metrics.errors import TimeError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ SIDE_US = 30 * 60 * 1_000_000
 """Around a time, so much on each side of it is compared."""
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @click.option("--around", metavar="TIME", help="Compare the half hours after and before this time.")
 @click.option("--last", metavar="SPAN", help="Compare the last 1h (2d, 30m) of the log with as long before it.")
 @click.option("--window", type=click.IntRange(1), metavar="TOKENS", help="The drafter's attention window, where no start line says it.")

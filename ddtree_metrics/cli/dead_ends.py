@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 _WINDOW = ("since", "until")
 
-_OTHERS = {
-    "vLLM": ("Avg generation throughput", "SpecDecoding metrics", "vllm.engine", "(EngineCore"),
-    "TensorRT-LLM": ("[TRT-LLM]", "[TensorRT-LLM]"),
-    "LMDeploy": ("lmdeploy.", "[TM][INFO]"),
-}
-"""What lines of other engines hold."""
-
 
 def end_if_nothing(source: Input, log: Log, *, data: bool = False) -> None:
     """End with exit code 3 where a log has no step: say why and what to do; on stderr where stdout is for data."""
@@ -66,7 +59,7 @@ def _why(source: Input, log: Log) -> tuple[str, str]:
             return empty_window(_window_in_words(source, span[0]), *span, what="file" if source.files else "journal")
     if not log.coverage.broken_lines:
         for name in source.files:
-            if found := _what_else(name, source):
+            if found := _what_else(name):
                 return found
     return nothing_found(log.coverage) or ("There is nothing to show.", "")
 
@@ -85,27 +78,14 @@ def _window_in_words(source: Input, first_us: int) -> str:
     return f"between {low} and {high} UTC" if low and high else f"from {low} UTC on" if low else f"before {high} UTC"
 
 
-def _what_else(name: str, source: Input) -> tuple[str, str] | None:
-    """Say what a file is that holds no line of SGLang: requests, or the log of another engine."""
+def _what_else(name: str) -> tuple[str, str] | None:
+    """Say what a file is that is no log: requests."""
     path = Path(name)
     if name == "-" or not path.is_file():
         return None
     if _is_requests(path):
         return f"{name} is a file of requests, not a log.", f"Give it beside the log: ddtree-logs … LOG --requests {name}"
-    from ddtree_metrics.reading import start_reading
-
-    try:
-        batch = next(iter(start_reading([name], on_error="skip").source.batches()), None)
-    except DDTreeError:
-        return None
-    text = "\n".join(str(m) for m in batch.column("message").slice(0, 2000).to_pylist()) if batch is not None else ""
-    engine = next((engine for engine, marks in _OTHERS.items() if any(mark in text for mark in marks)), None)
-    if engine is None:
-        return None
-    return (
-        f"{name} is a log of {engine}, whose lines are not known.",
-        "A line format of your own can be described in a file for --dialect-file.",
-    )
+    return None
 
 
 def _is_requests(path: Path) -> bool:

@@ -9,7 +9,7 @@ import click
 from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.dead_ends import ask_for_one_service, end_if_nothing
 from ddtree_metrics.cli.gates import fail_if_slower_option
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say_notes
 
 EXAMPLES = """
 \b
@@ -21,7 +21,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @input_options
 @click.option(
     "--before", metavar="GROUP", help="Compare these steps: FROM..TO, run:N, boot:ID, unit:NAME, context:LOW-HIGH, requests:ID,ID."

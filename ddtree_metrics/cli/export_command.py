@@ -7,7 +7,7 @@ import click
 from ddtree_metrics.cli import OWN_PROCESS
 from ddtree_metrics.cli.near import NearChoice
 from ddtree_metrics.cli.no_pandas import without_pandas
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, output_option, say, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, output_option, say, say_notes
 from ddtree_metrics.records import TABLES
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")  # as in tables.writers, which would load pyarrow for --help
@@ -24,7 +24,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @input_options
 @output_option("PATH", "File, folder ending in / for every table, or - for stdout.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="By the suffix of -o if not given; -o - needs it.")

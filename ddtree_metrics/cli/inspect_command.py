@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say_notes
 from ddtree_metrics.cli.screen import write, write_json
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @input_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def inspect(source: Input, as_json: bool) -> None:

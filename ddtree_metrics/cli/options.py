@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +36,7 @@ class Input:
     keywords: ReadKeywords
     requests: tuple[str, ...] = ()
     clock_offset: float | None = None
+    columns: Mapping[str, str] | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -109,7 +110,7 @@ class Input:
         """Return a log with the requests that the options name, if they name any."""
         if not self.requests:
             return log
-        return log.with_requests(list(self.requests), tz=self.zone, clock_offset_s=self.clock_offset)
+        return log.with_requests(list(self.requests), tz=self.zone, clock_offset_s=self.clock_offset, columns=self.columns)
 
 
 class Progress:
@@ -130,6 +131,21 @@ class Progress:
             click.echo(f"\r{account.lines:,} lines, {account.parsed.get('steps', 0):,} steps ", nl=False, err=True)
 
 
+class SourcedCommand(click.Command):
+    """A command whose help lists its own options first, and those that say where lines come from last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in two groups."""
+        records = [
+            (param.name in _SOURCE_NAMES, param.get_help_record(ctx)) for param in self.get_params(ctx) if isinstance(param, click.Option)
+        ]
+        for name, source in (("Options", False), ("What is read", True)):
+            listed = [record for mine, record in records if record is not None and mine == source]
+            if listed:
+                with formatter.section(name):
+                    formatter.write_dl(listed)
+
+
 def input_options(command: F, *, leading: tuple[str, ...] = (), unless: tuple[str, ...] = ()) -> F:
     """Add the options that say where lines come from; the command gets them as one ``Input``.
 
@@ -145,9 +161,11 @@ def input_options(command: F, *, leading: tuple[str, ...] = (), unless: tuple[st
 
     @functools.wraps(command)
     def wrapped(**params: Any) -> Any:
-        files, requests, clock_offset = (params.pop(name) for name in ("input_files", "requests", "clock_offset"))
+        files, requests, clock_offset, mapped = (params.pop(name) for name in ("input_files", "requests", "clock_offset", "mapped"))
         if clock_offset is not None and not requests:
             raise click.UsageError("--clock-offset is that of the requests' clock: give them with --requests")
+        if mapped and not requests:
+            raise click.UsageError("--map names columns of a file of requests: give it with --requests")
         if leading:
             named = () if any(params.get(name) for name in unless) else files[: len(leading)]
             files = files[len(named) :]
@@ -159,7 +177,7 @@ def input_options(command: F, *, leading: tuple[str, ...] = (), unless: tuple[st
         if files and any(name in given for name in PlaceKeywords.__annotations__):
             raise click.UsageError("FILE and --directory, --file, --namespace are two places; give one of them")
         given["progress"] = Progress()
-        return command(Input(_with_stdin(files, given), given, requests, clock_offset).on_the_logs_day(), **params)
+        return command(Input(_with_stdin(files, given), given, requests, clock_offset, _columns(mapped)).on_the_logs_day(), **params)
 
     for decorate in reversed(
         (
@@ -259,7 +277,24 @@ _REQUESTS = (
         metavar="SECONDS",
         help="By how much the clock of --requests is ahead of the log's; estimated if not given.",
     ),
+    click.option(
+        "--map",
+        "mapped",
+        multiple=True,
+        metavar="COLUMN=NAME",
+        help="What --requests calls a column, if not found: finished=Ended.",
+    ),
 )
+_SOURCE_NAMES = frozenset((*_OPTIONS, "requests", "clock_offset", "mapped"))
+
+
+def _columns(mapped: tuple[str, ...]) -> dict[str, str] | None:
+    """Read ``finished=Ended`` and the like."""
+    pairs = [pair.partition("=") for pair in mapped]
+    for (name, equals, theirs), pair in zip(pairs, mapped, strict=True):
+        if not (name and equals and theirs):
+            raise click.UsageError(f"--map {pair}: write COLUMN=NAME, as in finished=Ended")
+    return {name.strip(): theirs.strip() for name, _, theirs in pairs} or None
 
 
 def output_option(metavar: str, help: str, *, required: bool = False) -> Callable[[F], F]:

@@ -8,7 +8,7 @@ import click
 
 from ddtree_metrics.cli.dead_ends import end_if_nothing
 from ddtree_metrics.cli.near import NearChoice
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
 from ddtree_metrics.cli.pictures import PICTURES, Subject
 
 AXES = {"context": "context_len", "prompt": "prompt_len", "generated": "generated_len"}
@@ -22,7 +22,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @input_options
 @output_option("FILE", "Ending in .png, .svg or .pdf.", required=True)
 @click.option("--kind", type=NearChoice(list(PICTURES)), default="overview", show_default=True, help="Which picture.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ddtree_metrics.cli.dead_ends import ask_for_one_service, end_if_nothing
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
 
 EXAMPLES = """
 \b
@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @input_options
 @output_option("FILE", "The page; - for stdout.", required=True)
 @click.option("--before", metavar="GROUP", help="As for diagnose.")

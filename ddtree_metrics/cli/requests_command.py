@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddtree_metrics.cli import screen
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say_notes
 from ddtree_metrics.errors import EXIT_NOT_FOUND, MetricError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _ID = 8
 """So many characters of an id are shown, and more where they are needed to tell ids apart."""
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @click.option("--slowest", type=click.IntRange(1), metavar="N", help="The slowest N; 10 if nothing else is asked for.")
 @click.option("--around", metavar="TIME", help="The ten (or --slowest N) that began nearest to this time: 14:05 is of the log's last day.")
 @click.option("--id", "prefix", metavar="PREFIX", help="The request whose id begins with this.")

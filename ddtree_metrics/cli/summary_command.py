@@ -13,7 +13,7 @@ import click
 
 from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.gates import fail_below_option, fail_if_slower_option
-from ddtree_metrics.cli.options import Input, fail_if_damaged, input_options, say, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say, say_notes
 
 if TYPE_CHECKING:
     from ddtree_metrics.summary import Summary
@@ -31,7 +31,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV: a row for the log, each server start and each bin of context.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("-o", "--output", metavar="FILE", help="Into a file: .csv, .json or .txt.")

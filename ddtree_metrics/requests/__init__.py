@@ -6,7 +6,7 @@ Prompts, outputs and token ids are never stored, and no value of a header or a k
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -25,7 +25,10 @@ __all__ = ["complement_requests", "read_requests", "requests_from_log", "tokens_
 
 
 def read_requests(
-    paths: str | PathLike[str] | pd.DataFrame | Sequence[str | PathLike[str] | pd.DataFrame], *, tz: ZoneInfo | str | None = None
+    paths: str | PathLike[str] | pd.DataFrame | Sequence[str | PathLike[str] | pd.DataFrame],
+    *,
+    tz: ZoneInfo | str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Read requests from files, whatever program wrote them, or from a frame with columns of these names.
 
@@ -38,6 +41,8 @@ def read_requests(
         (``profile_export.jsonl``) write, CSV, and Parquet; each also compressed (``.gz``, ``.zst``).
     tz : ZoneInfo or str, optional
         The zone of times that have none in them.
+    columns : mapping of str to str, optional
+        What the files call a column, where they do not call it by an accepted name: ``{"finished": "Ended"}``.
 
     Returns
     -------
@@ -91,17 +96,18 @@ def read_requests(
     localizers: dict[tuple[str, str], Localizer] = {}
     places: list[str] = []
     told: dict[str, int] = {}
-    for path in request_files.expand(paths):
-        base = request_files.FRAME if isinstance(path, pd.DataFrame) else path.name
-        told[base] = told.get(base, 0) + 1
-        name = base if told[base] == 1 else f"{base}({told[base]})"
-        before = len(rows)
-        for where, source, raw in request_files.rows(path, met):
-            met.records += 1
-            rows.append(_normal(where, source, raw, zone, localizers))
-            places.append(f"{name}#{len(rows) - before}")
-        if len(rows) == before:
-            met.empty.append(base)
+    with request_fields.also(columns):
+        for path in request_files.expand(paths):
+            base = request_files.FRAME if isinstance(path, pd.DataFrame) else path.name
+            told[base] = told.get(base, 0) + 1
+            name = base if told[base] == 1 else f"{base}({told[base]})"
+            before = len(rows)
+            for where, source, raw in request_files.rows(path, met):
+                met.records += 1
+                rows.append(_normal(where, source, raw, zone, localizers))
+                places.append(f"{name}#{len(rows) - before}")
+            if len(rows) == before:
+                met.empty.append(base)
     doubled = mark_duplicates(rows)
     name_nameless(rows, places)
     _warn(met, rows, doubled)

@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ddtree_metrics.errors import JoinError
 from ddtree_metrics.records import Request, RequestFacts
 from ddtree_metrics.schema import columns
 from ddtree_metrics.times import EPOCH, UTC, parse_iso
@@ -194,6 +199,50 @@ RELATIVE_BEFORE_S = 1e8
 """An epoch stamp before 1973 is none: such a number counts from an unknown start (a boot, a benchmark)."""
 
 
+_OWN: ContextVar[Mapping[str, str]] = ContextVar("names of columns that a caller gave", default=MappingProxyType({}))
+
+
+@contextmanager
+def also(columns: Mapping[str, str] | None) -> Iterator[None]:
+    """Take other names for columns as well, for as long as files are read.
+
+    Parameters
+    ----------
+    columns : mapping of str to str, optional
+        From a column, or any accepted name of it, to what a file calls it: ``{"finished": "Ended"}``.
+
+    Raises
+    ------
+    JoinError
+        If there is no such column.
+    """
+    own = {}
+    for name, theirs in (columns or {}).items():
+        column = _BY_NAME.get(plain(name))
+        if column is None:
+            near = difflib.get_close_matches(plain(name), _BY_NAME, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ACCEPTED)}"
+            raise JoinError(f"no column is called {name!r}; {meant}")
+        own[plain(theirs)] = column
+    token = _OWN.set(own)
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
+
+
+def nearest(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return the id or time that a file most likely has under another name, and that name; None if none is alike."""
+    best: tuple[float, str, str] | None = None
+    for name in names:
+        for accepted, column in _BY_NAME.items():
+            if column in (*TIMES, "request_id"):
+                alike = difflib.SequenceMatcher(None, plain(name), accepted).ratio()
+                if alike > max(0.5, best[0] if best else 0.0):
+                    best = (alike, column, name)
+    return best[1:] if best else None
+
+
 def plain(name: str) -> str:
     """Return a field name without case, blanks and hyphens."""
     return re.sub(r"[\s\-.]+", "_", name.strip()).lower().strip("_")
@@ -213,6 +262,8 @@ def find(name: str) -> tuple[str, float | None] | None:
         The column (or ``ttft``, ``e2e``) and the microseconds in its unit, where the name says a unit.
     """
     key = plain(name)
+    if key in _OWN.get():
+        return _OWN.get()[key], None
     if key in _BY_NAME:
         return _BY_NAME[key], 1e6 if key.endswith("_ts") else None
     for unit, us in _UNITS.items():

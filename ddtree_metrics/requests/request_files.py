@@ -315,9 +315,10 @@ def _is_useful(names: Iterable[str]) -> bool:
 def _check_useful(path: Path, names: list[str], word: str) -> None:
     if not _is_useful(names):
         shown = ", ".join(repr(n[:40]) for n in names[:12])
+        column, name = request_fields.nearest(names) or ("finished", names[0] if names else "NAME")
         raise JoinError(
-            f"{path}: no {word} of {shown} is a request's id or time, so nothing can be matched by it; "
-            f"accepted are {request_fields.accepted_names()}"
+            f"{path}: no {word} of {shown} is a request's id or time; say which is, as in --map {column}={name[:40]} "
+            f"(columns={{{column!r}: {name[:40]!r}}}), for request_id, received, first_token or finished"
         )
 
 
