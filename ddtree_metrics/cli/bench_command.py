@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddtree_metrics.cli.gates import Share
+from ddtree_metrics.cli.gates import ShareType
 from ddtree_metrics.cli.screen import write
 from ddtree_metrics.errors import EXIT_ERROR, BenchError
 
@@ -93,7 +93,7 @@ def _is_number(text: str) -> bool:
 @click.option("--repeat", type=click.IntRange(1), default=15, show_default=True, metavar="N", help="Rounds, each with fresh prompts.")
 @click.option(
     "--precision",
-    type=Share(),
+    type=ShareType(),
     default="5%",
     show_default=True,
     help="After seven rounds, stop a length whose 95 % interval is narrower than this; 0 never.",
@@ -125,7 +125,7 @@ def _is_number(text: str) -> bool:
 @click.option("--plot", metavar="FILE", help="Draw the curve: .png, .svg or .pdf.")
 @click.option("--save", metavar="FILE", help="Save the sweep as a baseline (.json).")
 @click.option("--compare", metavar="FILE", help="Compare with a saved baseline.")
-@click.option("--tolerance", type=Share(), default="5%", show_default=True, help="A slow-down up to this is none.")
+@click.option("--tolerance", type=ShareType(), default="5%", show_default=True, help="A slow-down up to this is none.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @click.pass_context
 def bench(ctx: click.Context, /, url: str, **options: Any) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddtree_metrics.summary import Summary
 
 
-class Share(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
+class ShareType(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
     """A share: 0.05 or 5%."""
 
     name = "share"
@@ -32,7 +32,7 @@ class Share(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
 
 
 fail_if_slower_option = click.option(
-    "--fail-if-slower", type=Share(), metavar="SHARE", help="Exit with 1 if requests got slower by more than this (10%), beyond doubt."
+    "--fail-if-slower", type=ShareType(), metavar="SHARE", help="Exit with 1 if requests got slower by more than this (10%), beyond doubt."
 )
 fail_below_option = click.option(
     "--fail-below",
