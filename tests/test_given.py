@@ -72,6 +72,11 @@ def test_a_log_gives_the_same_as_its_frames(log: ddt.Log) -> None:
     pd.testing.assert_frame_equal(ddt.join_requests(log), log.request_steps)
 
 
+def test_a_log_of_decode_lines_alone_is_taken_for_them(log: ddt.Log) -> None:
+    alone = ddt.Log({name: log.table(name) for name in ("decode", "prefill", "events", "servers")}, log.coverage)
+    pd.testing.assert_frame_equal(ddt.wall_time(alone), ddt.wall_time(log.decode, log.prefill, log.events))
+
+
 @pytest.mark.parametrize("name", ["by_context", "fit_step_time", "by_request", "by_budget", "find_window_knee"])
 def test_step_lines_are_refused_where_rows_of_requests_are_needed(log: ddt.Log, name: str) -> None:
     steps = log.steps.drop(columns="budget")

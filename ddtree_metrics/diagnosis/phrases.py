@@ -20,6 +20,9 @@ from ddtree_metrics.metrics.doubt import Interval
 from ddtree_metrics.steps.starts import NOT_SET
 from ddtree_metrics.times import format_us
 
+STATUS = {SUPPORTED: "cause", REFUTED: "ruled out", CANNOT_TELL: "unknown"}
+"""The words for what the data say of a hypothesis."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:

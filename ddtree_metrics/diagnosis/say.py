@@ -160,7 +160,7 @@ def _hypothesis(n: Named, asked: Study, *, explicit: bool, explains: bool) -> Hy
 def _flags_evidence(n: Named) -> str:
     if n.flags:
         by = {s: [f for f in n.flags if f.status == s] for s in (SUPPORTED, CANNOT_TELL, REFUTED)}
-        return "; ".join(f"{', '.join(phrases.set_to(f) for f in by[s])}: {s}" for s in by if by[s])
+        return "; ".join(f"{', '.join(phrases.set_to(f) for f in by[s])}: {phrases.STATUS[s]}" for s in by if by[s])
     facts = n.reasons[0].numbers
     starts, runs = int(facts["starts"]), int(facts["runs"])
     if runs >= 2 and starts < runs:

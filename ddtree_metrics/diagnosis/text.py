@@ -10,17 +10,14 @@ from itertools import pairwise
 from ddtree_metrics.diagnosis.answer import Answer, Part, answer, heads
 from ddtree_metrics.diagnosis.causes import label
 from ddtree_metrics.diagnosis.numerals import cut, cut_words, factor, number, percent_range
-from ddtree_metrics.diagnosis.phrases import factors, flag_name, joined
-from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, Hypothesis
+from ddtree_metrics.diagnosis.phrases import STATUS, factors, flag_name, joined
+from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
 from ddtree_metrics.layout import TextLine, plural
 from ddtree_metrics.steps.left_out import left_out
 
 SCREEN = 16
 """The answer has at most so many lines."""
-
-STATUS = {SUPPORTED: "cause", REFUTED: "ruled out", CANNOT_TELL: "unknown"}
-"""The words for what the data say of a hypothesis."""
 
 WIDEST = 120
 """Lines are no longer, however wide the terminal is: nobody reads a longer one."""

@@ -18,7 +18,7 @@ GAP_COLUMNS = ("kind", "start", "end", "duration_ms", "count", "unit", "stream",
 _HOLES = ("suppressed", "gap", "boot", "restart", "retraction")
 
 
-@takes("steps")
+@takes("lines")
 def gaps(steps: pd.DataFrame, events: pd.DataFrame | None = None, *, prefill: pd.DataFrame | None = None) -> pd.DataFrame:
     """List the intervals that are no steps, and the events that broke a run of them.
 

@@ -45,7 +45,7 @@ _ALL_OF_IT = ("suppressed", "outside_window", "restart", UNKNOWN)
 _NONE_AT_ALL = ("first", "duplicate_rank")
 
 
-@takes("steps")
+@takes("lines")
 def wall_time(lines: pd.DataFrame, prefill: pd.DataFrame | None = None, events: pd.DataFrame | None = None) -> pd.DataFrame:
     """Split the wall time between the lines of each stream by what lay in it.
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics.diagnosis.numerals import cut_words
-from ddtree_metrics.diagnosis.phrases import flag_name
-from ddtree_metrics.diagnosis.text import STATUS
+from ddtree_metrics.diagnosis.phrases import STATUS, flag_name
 from ddtree_metrics.report.facts import Facts, clocks
 from ddtree_metrics.report.markup import Html, count, how, table, tag
 from ddtree_metrics.steps import frames as columns

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ddtree_metrics.diagnosis.answer import heads, slow_range
 from ddtree_metrics.diagnosis.numerals import cut_words
+from ddtree_metrics.diagnosis.phrases import STATUS
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED
-from ddtree_metrics.diagnosis.text import STATUS
+from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.confidence import useless
 from ddtree_metrics.metrics.shares import counteracting
 from ddtree_metrics.report.markup import Html, count, figure, how, join, known, percent, quantity, ratio, table, tag
@@ -24,6 +25,7 @@ def evidence(diagnosis: Diagnosis) -> Html:
     others = [h for h in diagnosis.hypotheses if h.status not in by_status]
     causes = by_status[SUPPORTED]
     above = tuple(f"{h.name}:" for h in diagnosis.hypotheses)
+    compared = len(diagnosis.comparisons)
     open_ = [said for said in diagnosis.cannot_tell if not said.startswith(above)]
     folds = [
         _fold(f"{len(held)} {said}", _hypotheses(held, diagnosis)) if held else None
@@ -36,7 +38,7 @@ def evidence(diagnosis: Diagnosis) -> Html:
         folds,
         _fold("Also open", tag("ul", [tag("li", cut_words(said)) for said in open_])) if open_ else None,
         _fold("What to measure next", tag("ol", [tag("li", cut_words(said)) for said in diagnosis.next])) if diagnosis.next else None,
-        _fold(f"{len(diagnosis.comparisons)} comparisons with intervals", _comparisons(diagnosis)) if diagnosis.comparisons else None,
+        _fold(f"{plural(compared, 'comparison')} with intervals", _comparisons(diagnosis)) if compared else None,
         tag("p", _basis(diagnosis), class_="quiet"),
         how(_calls([h.key for h in diagnosis.hypotheses])),
     )

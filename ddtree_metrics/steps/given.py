@@ -21,6 +21,7 @@ Given: TypeAlias = "pd.DataFrame | Log"
 FRAMES: Final[dict[str, tuple[Callable[[Any], pd.DataFrame], str, str]]] = {
     "request_steps": (lambda log: log.basis.frame(), "request-steps", "log.basis.frame()"),
     "steps": (lambda log: log.steps, "steps", "log.steps"),
+    "lines": (lambda log: log.steps if len(log.steps) else log.decode, "steps or Decode lines", "log.steps"),
     "decode": (lambda log: log.decode, "Decode lines", "log.decode"),
     "requests": (lambda log: log.requests, "requests", "log.requests"),
     "request_lines": (lambda log: log.request_lines, "lines about requests", "log.request_lines"),
