@@ -109,9 +109,9 @@ class DecodeBatch(LoggedLine):
     accepted: Annotated[int | None, Col("Draft tokens accepted in the window, where printed.", "tokens", wide=True)] = None
     drafted: Annotated[int | None, Col("Draft tokens checked in the window, where printed.", "tokens", wide=True)] = None
     accepted_throughput: Annotated[
-        float | None, Col("accepted over the time since the last line that told of drafts, as printed.", "tokens/s")
+        float | None, Col("Tokens of accepted over the time since the last line that told of drafts, as printed.", "tokens/s")
     ] = None
-    drafted_throughput: Annotated[float | None, Col("drafted over the same time, as printed.", "tokens/s")] = None
+    drafted_throughput: Annotated[float | None, Col("Tokens of drafted over the same time, as printed.", "tokens/s")] = None
     mean_accept_len: Annotated[
         float | None, Col("Mean acceptance length as printed; it counts only steps of requests that had a draft.", "tokens")
     ] = None

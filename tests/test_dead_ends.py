@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from ddtree_metrics.cli import main
 from tests import journals
-from tests.captures import journal_export, unpacked
+from tests.captures import FIXTURES, journal_export, unpacked
 from tests.journals import T0
 
 A = journal_export("A")
@@ -166,6 +166,15 @@ def test_broken_lines_of_another_engine_name_it_and_no_flag_of_sglang_is_asked_f
     assert done.exit_code == 3
     assert "5 lines of vLLM could not be read" in done.stdout
     assert "--speculative-ddtree-debug-metrics" not in done.output
+
+
+def test_a_log_of_requests_alone_is_no_dead_end(tmp_path: Path) -> None:
+    log = (FIXTURES / "samples" / "llamacpp" / "06-llama-server-ngram.log").read_text()
+    (tmp_path / "run.log").write_text(log)
+    done = run("summary", tmp_path / "run.log", columns=200)
+    assert done.exit_code == 0
+    assert "one row for all steps of each" in done.stdout
+    assert run("diagnose", tmp_path / "run.log", columns=200).exit_code == 0
 
 
 def test_broken_lines_are_told_as_broken_and_not_asked_for_a_flag(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ _WINDOW = ("since", "until")
 
 def end_if_nothing(source: Input, log: Log, *, data: bool = False) -> None:
     """End with exit code 3 where a log has no step: say why and what to do; on stderr where stdout is for data."""
-    if log.coverage.parsed.get("steps") or log.coverage.parsed.get("decode") or log.stored & {"request_steps"}:
+    read = log.coverage.parsed
+    if read.get("steps") or read.get("decode") or log.stored & {"request_steps"} or (read.get("request_lines") and len(log.basis)):
         return
     screen.say_lines(screen.dead_end(*_why(source, log)), err=data)
     say_notes(log.coverage, told=True)
