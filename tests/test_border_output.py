@@ -171,7 +171,7 @@ def test_values_that_no_file_system_takes_as_a_name_can_be_partitioned_by_and_co
 # -- what is printed ------------------------------------------------------------------------------------------------------------
 
 ODD = "a\x1b[31m\u202eb\x07\u2066\x9bc"
-COMMANDS = ["inspect", "inspect --json", "summary", "summary --json", "diagnose", "diagnose --full", "diagnose --json"]
+COMMANDS = ["inspect", "inspect --json", "summary", "summary --json", "summary --csv", "diagnose", "diagnose --full", "diagnose --json"]
 
 
 def unseen(text: str) -> set[str]:

@@ -278,8 +278,8 @@ def test_columns_are_mapped_in_python_too_and_a_wrong_one_is_named() -> None:
     import ddtree_metrics as ddt
     from ddtree_metrics.errors import JoinError
 
-    frame = pd.DataFrame({"who": ["a"], "sent": ["2026-11-29T15:20:10Z"], "Ended": ["2026-11-29T15:20:20Z"]})
-    made = ddt.read_requests(frame, columns={"request_id": "who", "finished": "Ended"})
+    frame = pd.DataFrame({"who": ["a"], "sent": ["2026-11-29T15:20:10Z"], "Prompt": [7], "Ended": ["2026-11-29T15:20:20Z"]})
+    made = ddt.read_requests(frame, columns={"request_id": "who", "finished": "Ended", "prompt_tokens": "Prompt"})
     assert made["request_id"].tolist() == ["a"]
     assert str(made["finished"][0]) == "2026-11-29 15:20:20+00:00"
     with pytest.raises(JoinError, match="no column is called 'finishd'; did you mean 'finished'"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddtree_metrics.cli.gates import ShareType
-from ddtree_metrics.cli.screen import write
+from ddtree_metrics.cli.screen import write, write_json
 from ddtree_metrics.errors import EXIT_ERROR, BenchError
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def _show(sweep: Sweep, comparison: SweepComparison | None, options: dict[str, A
         made = json.loads(sweep.to_json())
         if comparison:
             made["comparison"] = comparison.to_dict()
-        click.echo(json.dumps(made, indent=1))
+        write_json(made)
     else:
         click.echo(sweep.plain() if options["plain"] else sweep.table(), nl=False)
         if comparison and not options["plain"]:

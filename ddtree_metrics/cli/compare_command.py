@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +87,7 @@ def compare(
     if names is not None:
         found = _renamed(found, names)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        screen.write_json(found.to_dict())
     else:
         screen.say_lines(diagnosis_lines(found, screen.width(), full=full, shell=True))
     say_notes(log.coverage)

@@ -49,7 +49,7 @@ def requests(source: Input, slowest: int | None, around: str | None, prefix: str
     made["why"] = why_slow(made)
     asked = made if as_csv and slowest is None and around is None and prefix is None else _asked(made, slowest, around, prefix, source)
     if as_csv:
-        click.echo(asked.to_csv(index=False), nl=False)
+        screen.write(asked.to_csv(index=False), nl=False)
     elif as_json:
         screen.write_json(json.loads(asked.to_json(orient="records", date_format="iso")))
     elif len(made):

@@ -92,8 +92,13 @@ def write(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 def write_json(data: Any) -> None:
     """Write data to stdout as JSON; what cannot be seen is escaped in it."""
+    write(json_text(data), nl=False)
+
+
+def json_text(data: Any) -> str:
+    """Return data as JSON, with a newline at its end; what cannot be seen is escaped."""
     text = json.dumps(data, indent=2, ensure_ascii=False)
-    write("".join(c if c.isprintable() or c in "\n " else json.dumps(c)[1:-1] for c in text))
+    return "".join(c if c.isprintable() or c in "\n " else json.dumps(c)[1:-1] for c in text) + "\n"
 
 
 def plain(text: str, *, err: bool = False) -> str:

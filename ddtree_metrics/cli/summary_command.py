@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,13 +56,13 @@ def summary(
         refuse_existing(Path(output), force)
     log = source.log()
     made = summarise(log)
-    text = _csv(made) if form == "csv" else json.dumps(made.to_dict(), indent=2, ensure_ascii=False) + "\n" if form == "json" else ""
+    text = _csv(made) if form == "csv" else screen.json_text(made.to_dict()) if form == "json" else ""
     if output is not None:
         text = text or "".join(f"{line.text}\n" for line in summary_lines(made))
         write_whole(Path(output), text.encode(), force=force)
         say(f"wrote {output}")
     elif text:
-        click.echo(text, nl=False)
+        screen.write(text, nl=False)
     else:
         screen.say_lines(summary_lines(made, screen.width()))
     say_notes(log.coverage)
