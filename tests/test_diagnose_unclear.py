@@ -132,9 +132,9 @@ def test_nothing_is_said_only_where_the_interval_rules_a_slow_down_out():
 def test_factors_say_what_shares_cannot_where_one_number_worked_against_the_other():
     # steps twice as long, tokens 4.25 -> 4.75: speed x 4.75 / 4.25 / 2 = 0.56
     d = diagnose(log_of(two_lengths((30.0, (4, 5, 4, 4)), (60.0, (4, 5, 5, 5)))))
-    assert "tokens per step rose, x 1.12" in d.verdict
+    assert "tokens per step rose, × 1.12" in d.verdict
     assert not d.comparisons[0].share_step_time.known
-    assert "speed x 0.56 = ÷ 2.00 step time x 1.12 tokens per step" in format_diagnosis(d, full=True)
+    assert "speed × 0.56 = ÷ 2.00 step time × 1.12 tokens per step" in format_diagnosis(d, full=True)
 
 
 def calm(**frames: Any) -> SimpleNamespace:

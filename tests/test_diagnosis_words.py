@@ -50,9 +50,9 @@ def test_a_number_that_rounds_to_zero_has_no_sign():
 
 
 def test_an_interval_that_spans_a_factor_of_twenty_is_called_none():
-    assert factor(Interval(0.58, 0.0024, 139.42)) == "x 0.58 (no interval: too few rows)"
-    assert factor(Interval(0.58, 0.2, 3.0)) == "x 0.58 (0.20 to 3.00)"
-    assert factor(Interval(0.0042, 0.0021, 0.0084)) == "x 0.00420 (0.00210 to 0.00840)"
+    assert factor(Interval(0.58, 0.0024, 139.42)) == "× 0.58 (no interval: too few rows)"
+    assert factor(Interval(0.58, 0.2, 3.0)) == "× 0.58 (0.20 to 3.00)"
+    assert factor(Interval(0.0042, 0.0021, 0.0084)) == "× 0.00420 (0.00210 to 0.00840)"
 
 
 def test_a_part_that_worked_against_the_change_is_said_in_words_and_not_in_per_cent():
@@ -92,7 +92,7 @@ def test_no_part_is_said_to_work_against_a_change_that_both_made(share):
 def test_ratios_stay_in_a_narrow_terminal(width):
     text = format_diagnosis(told(compared()), width, full=True)
     assert max(map(len, text.splitlines())) <= width
-    for ratio in ("x 1.64 (1.34 to 2.00)", "x 1.13 (0.98 to 1.30)", "x 0.69 (0.53 to 0.88)"):
+    for ratio in ("× 1.64 (1.34 to 2.00)", "× 1.13 (0.98 to 1.30)", "× 0.69 (0.53 to 0.88)"):
         assert ratio in flat(text)
 
 

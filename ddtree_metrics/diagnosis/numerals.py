@@ -46,10 +46,10 @@ def percent_range(share: Interval) -> str:
 
 
 def factor(ratio: Interval) -> str:
-    """Write a ratio with its interval, ``x 0.23 (0.21 to 0.25)``; one that spans a factor of 20 is no interval, and it is said."""
+    """Write a ratio with its interval, ``× 0.23 (0.21 to 0.25)``; one that spans a factor of 20 is no interval, and it is said."""
     if ratio.value is None:
         return "not known"
-    said = f"x {_times(ratio.value)}"
+    said = f"× {_times(ratio.value)}"
     if ratio.low is None or ratio.high is None:
         return said
     if useless(ratio.low, ratio.high):

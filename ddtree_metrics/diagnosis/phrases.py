@@ -373,7 +373,7 @@ OBSERVED: dict[tuple[str, str], Callable[[Mapping[str, Any]], str]] = {
     ("nothing_accepted", "some"): lambda n: f"{number(n['mean'], 2)} tokens per step in {n['rows']:,} rows",
     ("episodes", "none"): lambda n: "no stretch of time had slower steps and then the same as before",
     ("episodes", "some"): lambda n: (
-        f"{plural(n['count'], 'time')}, {n['share']:.0%} of the steps, x {n['size']:.2f} as long: "
+        f"{plural(n['count'], 'time')}, {n['share']:.0%} of the steps, × {n['size']:.2f} as long: "
         + ", ".join(f"{clock(a)} to {clock(b)}" for _, a, b in n["spans_us"])
     ),
     ("simulated", "on"): _on,
@@ -512,10 +512,10 @@ def compared(c: Comparison) -> str:
 
 
 def factors(c: Comparison) -> str:
-    """Write a change of speed as what it is made of: ``speed x 0.69 = ÷ 1.64 step time x 1.13 tokens per step``."""
+    """Write a change of speed as what it is made of: ``speed × 0.69 = ÷ 1.64 step time × 1.13 tokens per step``."""
     return (
-        f"speed x {c.speed_ratio.value or 0:.2f} = ÷ {c.step_time_ratio.value or 0:.2f} step time "
-        f"x {c.tokens_ratio.value or 0:.2f} tokens per step"
+        f"speed × {c.speed_ratio.value or 0:.2f} = ÷ {c.step_time_ratio.value or 0:.2f} step time "
+        f"× {c.tokens_ratio.value or 0:.2f} tokens per step"
     )
 
 
