@@ -7,17 +7,15 @@ own lines will tell of requests, steps wait on disk.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ddtree_metrics import tables as _tables
 from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.destinations import IN_A_FOLDER, OF_REQUESTS, chosen_tables, dataset_source, files_of, is_folder, refuse_inputs
 from ddtree_metrics.errors import OutputError
@@ -25,8 +23,9 @@ from ddtree_metrics.keywords import ReadKeywords, spelled_out
 from ddtree_metrics.opening import several, zone_of
 from ddtree_metrics.reading import LINE_TABLES, Readable, Tables, start_reading
 from ddtree_metrics.records import TABLES
-from ddtree_metrics.tables.atomic import make_folder, swept, told
+from ddtree_metrics.tables.atomic import make_folder, swept
 from ddtree_metrics.tables.datasets import DatasetWriter, all_stored
+from ddtree_metrics.tables.packed import Packed, pack
 from ddtree_metrics.tables.writers import FileWriter, open_writer
 from ddtree_metrics.times import parse_window
 
@@ -166,9 +165,10 @@ def export(
     # steps of requests that nobody asked for are written only where there are any
     asked = bool(request_files or tables) or (log is not None and "request_steps" in log.stored)
 
-    def finish(found: Log) -> dict[str, pa.Table]:
+    def finish(found: Log) -> dict[str, Iterable[pa.Table]]:
         whole = joined(found) if log is None else log
-        return {name: whole.table(name) for name in later if name != "request_steps" or "steps" in whole.stored}
+        parts = {"requests": lambda: iter([whole.table("requests")]), "request_steps": whole.joined_parts}
+        return {name: parts[name]() for name in later if name != "request_steps" or "steps" in whole.stored}
 
     return write_reading(
         start_reading(paths, **options) if log is None else StoredTables(log),
@@ -188,7 +188,7 @@ def write_reading(
     *,
     format: str | None = None,
     force: bool = False,
-    finish: Callable[[Log], dict[str, pa.Table]] | None = None,
+    finish: Callable[[Log], dict[str, Iterable[pa.Table]]] | None = None,
     keep: Iterable[str] = (),
     optional: Iterable[str] = (),
     make_folders: bool = False,
@@ -209,10 +209,9 @@ def write_reading(
         Gets the tables that were kept (``keep``) as a ``Log`` when all lines are read, and returns more tables to write; for
         requests and their steps, which need other tables whole.
     keep : iterable of str
-        Tables to keep in memory for ``finish``.
+        Tables to keep for ``finish``: compressed, in passing files beside those that are written.
     optional : iterable of str
-        Tables that are written only if the lines speak of requests. What is kept for them waits on disk, beside the files, and
-        without such lines ``finish`` gets nothing of it but ``request_lines``.
+        Tables that are written only if the lines speak of requests. Without such lines ``finish`` gets nothing but ``request_lines``.
     make_folders : bool
         Whether a folder that is not there is made; it is removed again if nothing is written.
 
@@ -229,7 +228,9 @@ def write_reading(
 
     written = Written(coverage=reading.coverage)
     unsure = tuple(optional)
-    kept: dict[str, _Kept] = {name: _Kept(name) for name in keep}
+    beside = next((Path(path).parent for path in destinations.values() if str(path) != "-"), None)
+    kept = {name: Packed(TABLES[name], beside) for name in keep}
+    waiting = list(kept.values())
     writers: dict[str, FileWriter] = {}
     parents = {Path(path).parent for path in destinations.values() if str(path) != "-"} if make_folders else set()
     # noted before they are made, so that a signal in between leaves none of them
@@ -242,25 +243,25 @@ def write_reading(
         for tables in reading:
             for name, batch in tables.items():
                 if name in kept:
-                    kept[name].add(batch, Path(destinations[unsure[0]]).parent if unsure and name != "request_lines" else None)
+                    pack([batch], kept[name])
                 if name in writers and name in LINE_TABLES:
                     writers[name].write(batch)
         if finish is not None:
-            whole = {name: part.table() for name, part in kept.items() if not unsure or name == "request_lines"}
-            if unsure and _speaks_of_requests(whole.get("request_lines")):
-                whole |= {name: part.table() for name, part in kept.items() if name not in whole}
-                unsure = ()
-            for name in unsure:
-                writers.pop(name).abort()
-            for name, table in finish(Log(whole, reading.coverage, reading.conventions)).items():
-                if name in writers:
-                    writers[name].write(table)
+            lines = kept["request_lines"].table() if "request_lines" in kept else None
+            if unsure and not _speaks_of_requests(lines):
+                for name in unsure:
+                    writers.pop(name).abort()
+                kept = {name: kept[name] for name in ("request_lines",)}
+            whole = {name: rows.table() for name, rows in kept.items() if name not in ("steps", "request_lines")}
+            whole |= {} if lines is None else {"request_lines": lines}
+            found = Log(whole, reading.coverage, reading.conventions, {name: kept[name] for name in ("steps",) if name in kept})
+            for name, parts in finish(found).items():
+                for part in parts if name in writers else ():
+                    writers[name].write(part)
         # all are complete before the first is moved into its place
         for writer in writers.values():
             writer.finish()
     except BaseException:
-        for part in kept.values():
-            part.close()
         for writer in writers.values():
             writer.abort()
         for folder in reversed(folders):
@@ -269,52 +270,14 @@ def write_reading(
                     pass
                 folder.rmdir()
         raise
-    for part in kept.values():
-        part.close()
+    finally:
+        for rows in waiting:
+            rows.close()
     for writer in writers.values():
         writer.commit()
     written.rows = {name: writer.rows for name, writer in writers.items()}
     written.paths = [Path(path) for name, path in destinations.items() if str(path) != "-" and name in writers]
     return written
-
-
-class _Kept:
-    """The rows of one table that are needed whole at the end: in memory, or in a file without a name that goes with the process."""
-
-    def __init__(self, name: str) -> None:
-        self.record = TABLES[name]
-        self.parts: list[pa.RecordBatch] = []
-        self.file: IO[bytes] | None = None
-        self.stream: Any = None
-
-    def add(self, batch: pa.RecordBatch, folder: Path | None) -> None:
-        """Keep some rows, in a folder's file if one is given."""
-        if folder is None:
-            self.parts.append(batch)
-            return
-        try:
-            if self.file is None:
-                self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by table or close
-                self.stream = pa.ipc.new_stream(self.file, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
-            self.stream.write_batch(batch)
-        except OSError as error:
-            raise told(error, f"a passing file in {folder}") from error
-
-    def table(self) -> pa.Table:
-        """Return all rows."""
-        if self.file is not None:
-            self.stream.close()
-            self.file.seek(0)
-            self.parts = list(pa.ipc.open_stream(self.file))
-            self.close()
-        return _tables.concat(self.parts, self.record)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self.file is not None:
-            with contextlib.suppress(OSError):  # what it still holds may find no room
-                self.file.close()
-            self.file = None
 
 
 def _speaks_of_requests(lines: pa.Table | None) -> bool:

@@ -74,14 +74,22 @@ class Log:
         What the read met.
     counts : Conventions
         What the numbers count, inferred from the steps.
+    packed : dict of str to Packed, optional
+        Long tables that are held compressed.
     """
 
-    def __init__(self, tables: dict[str, pa.Table], coverage: Coverage | None = None, counts: Conventions | None = None) -> None:
+    def __init__(
+        self,
+        tables: dict[str, pa.Table],
+        coverage: Coverage | None = None,
+        counts: Conventions | None = None,
+        packed: dict[str, Packed] | None = None,
+    ) -> None:
         self._tables = tables
-        self._packed: dict[str, Packed] = {}
+        self._packed = dict(packed or {})
         self._frames: dict[str, pd.DataFrame] = {}
         self._joined_once = False
-        self.stored = frozenset(tables)
+        self.stored = frozenset(tables) | frozenset(self._packed)
         self.coverage = coverage or Coverage()
         self.counts = counts or Conventions()
         self.clock_offset_s: float | None = None
@@ -218,23 +226,37 @@ class Log:
 
     @functools.cached_property
     def _joined(self) -> Whole:
-        whole = self._whole(self._rows_of_steps, quiet=self._joined_once or not self.has_rows("steps"))
+        whole = self._whole(self._batches_of_steps, quiet=self._joined_once or not self.has_rows("steps"))
         self._joined_once = True
         if len(whole.joined.writer.s) >= PACKED_ROWS:
             give_back()
         return whole
 
-    def _rows_of_steps(self, columns: Sequence[str] | None = None) -> pa.Table:
-        return self._rows("steps", columns)
+    def _batches_of_steps(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the steps without the copies that other ranks logged, or some columns of them; a packed table stays packed."""
+        held = self._packed.get("steps")
+        if held is None:
+            yield from self._rows("steps", columns).to_batches(max_chunksize=PACKED_ROWS)
+            return
+        for batch in held.batches(None if columns is None else {*columns, "step_why"}):
+            copies = pc.fill_null(pc.equal(batch.column("step_why"), "duplicate_rank"), False)
+            yield batch.filter(pc.invert(copies)) if pc.any(copies).as_py() else batch
+
+    def joined_parts(self) -> Iterator[pa.Table]:
+        """Yield the table ``request_steps`` part by part, so that it is never whole in memory."""
+        if "request_steps" in self._tables or "request_steps" in vars(self):
+            yield self.table("request_steps")
+        else:
+            yield from self._joined.parts()
 
     @functools.cached_property
     def _decode_joined(self) -> Whole:
         windows = self.decode_steps
         filled = [name for name in windows.columns if windows[name].notna().any()]  # a column that is missing is null, and costs nothing
         steps = _tables.from_pandas(windows[filled], TABLES["steps"], extra="drop")
-        return self._whole(lambda columns: steps if columns is None else steps.select(columns))
+        return self._whole(lambda columns: iter((steps if columns is None else steps.select(columns)).to_batches(PACKED_ROWS)))
 
-    def _whole(self, steps: Callable[[Sequence[str] | None], pa.Table], *, quiet: bool = False) -> Whole:
+    def _whole(self, steps: Callable[[Sequence[str] | None], Iterator[pa.RecordBatch]], *, quiet: bool = False) -> Whole:
         from ddtree_metrics.join import Whole
 
         own = self.clock_offset_s
@@ -342,9 +364,7 @@ class Log:
                 )
         others = {k: v for k, v in self._tables.items() if k not in ("requests", "request_steps")}
         requests = complement.kinds_from(requests, requests_from_log(self.request_lines) if own is None else own)
-        log = Log({**others, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts)
-        log._packed = dict(self._packed)
-        log.stored |= frozenset(log._packed)
+        log = Log({**others, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts, self._packed)
         log.requests = requests
         log.clock_offset_s = clock_offset_s
         return log
@@ -676,12 +696,9 @@ def collect(reading: Readable) -> Log:
         if reading.on_error == "raise":
             raise SourceDamaged("; ".join(damaged))
         warnings.warn(f"part could not be read: {'; '.join(damaged)}", DDTreeWarning, stacklevel=3)
-    log = Log(whole, reading.coverage, reading.conventions)
     if packed is not None:
-        log._packed["steps"] = packed
         give_back()
-        log.stored = frozenset(LINE_TABLES)
-    return log
+    return Log(whole, reading.coverage, reading.conventions, None if packed is None else {"steps": packed})
 
 
 def _notes_of(table: pa.Table) -> Iterator[tuple[str, str]]:

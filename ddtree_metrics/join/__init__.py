@@ -29,6 +29,9 @@ __all__ = ["MIN_TRUSTED", "Whole", "compact_rows", "join_batches", "join_request
 READ = [f.name for f in arrow_schema(TreeStep) if f.name not in ("where", "monotonic_us", "extra", "unit", "dialect", "time_flag")]
 """The columns of steps that a match reads."""
 
+BATCH = 1 << 17
+"""So many rows of a frame are joined at a time."""
+
 LEAN_READ = ["time", "time_us", "stream", "host", "boot_id", "pid", "dp_rank", "where", "budget", "step_us", "step_why", "nodes"]
 LEAN_READ += ["context_lens", "request_ids"]
 """The columns of steps that lean rows are made from."""
@@ -91,8 +94,8 @@ def join_requests(
     _check_frames(steps, requests)
     table = tables.from_pandas(steps, TreeStep, extra="drop")
 
-    def some(columns: Sequence[str] | None) -> pa.Table:
-        return table if columns is None else table.select(columns)
+    def some(columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        return iter((table if columns is None else table.select(columns)).to_batches(max_chunksize=BATCH))
 
     return Whole(some, requests, prefill, decode=decode, events=events, clock_offset_s=clock_offset_s).rows()
 
@@ -100,12 +103,13 @@ def join_requests(
 class Whole:
     """A join of all steps of a log, whose rows can be had in full or lean.
 
-    Parameters are as for ``join_requests``, but steps are a callable that gives their table, or some columns of it: only numbers are held.
+    Parameters are as for ``join_requests``, but steps are a callable that gives their batches, or some columns of them, as often as it is
+    called: only numbers are held.
     """
 
     def __init__(
         self,
-        steps: Callable[[Sequence[str] | None], pa.Table],
+        steps: Callable[[Sequence[str] | None], Iterator[pa.RecordBatch]],
         requests: pd.DataFrame,
         prefill: pd.DataFrame | None = None,
         *,
@@ -115,32 +119,38 @@ class Whole:
         quiet: bool = False,
     ) -> None:
         self.steps = steps
-        table = steps(READ)
-        if table.num_rows and (pc.max(table.column("time_resolution_us")).as_py() or 0) >= COARSE_US:
-            table = steps([*READ, "where"])  # the order of the lines tells what the clock does not
+        finest = (pc.max(batch.column("time_resolution_us")).as_py() or 0 for batch in steps(["time_resolution_us"]))
+        # where the clock is coarse, the order of the lines tells what it does not
+        read = [*READ, "where"] if any(us >= COARSE_US for us in finest) else READ
         self.joined = join_steps(
-            lambda: iter(table.to_batches()),
+            lambda: steps(read),
             requests,
             None if prefill is None else tables.from_pandas(prefill, PrefillBatch, extra="drop"),
             None if decode is None else tables.to_pandas(tables.from_pandas(decode, DecodeBatch, extra="drop")),
             None if events is None else tables.from_pandas(events, Event, extra="drop"),
             clock_offset_s,
-            _root(table.to_batches()),
+            _root(steps(READ)),
         )
         if not quiet:
             _warn(self.joined)
 
+    def parts(self) -> Iterator[pa.Table]:
+        """Yield what ``join_requests`` returns, a table for each batch of steps."""
+        begin = 0
+        for batch in self.steps(None):
+            if batch.num_rows:
+                yield self.joined.writer.table(tables.conform(batch, TreeStep, extra="drop").combine_chunks(), begin)
+                begin += batch.num_rows
+
     def rows(self) -> pd.DataFrame:
         """Return what ``join_requests`` returns."""
-        table = self.steps(None).combine_chunks()
-        made = tables.to_pandas(self.joined.writer.table(table, 0) if table.num_rows else tables.empty(RequestStep))
+        made = tables.to_pandas(tables.concat(self.parts(), RequestStep))
         made.attrs["join"] = self.joined.summary
         return made
 
     def lean(self) -> pd.DataFrame:
         """Return the rows in less memory; see ``lean_join``."""
-        table = self.steps(LEAN_READ)
-        made = lean_join(self.joined.writer, table) if table.num_rows else compact_rows(tables.empty(RequestStep))
+        made = lean_join(self.joined.writer, lambda: self.steps(LEAN_READ))
         made.attrs["join"] = self.joined.summary
         return made
 
