@@ -203,22 +203,34 @@ def _as_logged(sides: TwoSides, values: Floats) -> tuple[float, Floats]:
         value = float(np.log(mean[1]) - np.log(mean[0])) if (mean > 0).all() else math.nan
     if not math.isfinite(value):
         return math.nan, np.zeros(len(values))
-    left = np.where(good, values, 0.0) / mean[sides.side] - 1.0
-    columns = []
-    for held in sides.held.values():
-        known = good & np.isfinite(held)
-        w = np.where(known, weight, 0.0)
-        value_of = np.where(known, held, 0.0)
-        middle = np.bincount(sides.side, w * value_of, 2) / np.maximum(np.bincount(sides.side, w, 2), 1e-300)
-        centred = np.where(known, value_of - middle[sides.side], 0.0)
-        spread = math.sqrt(float((weight * centred**2).sum() / weight.sum()))
-        if spread > 1e-9 * max(1.0, float(np.abs(middle).max())):
-            columns.append(centred / spread)
+    left = np.where(good, values, 0.0)
+    left /= mean[sides.side]
+    left -= 1.0
+    columns = [c for c in (_standardised(held, good, weight, sides.side) for held in sides.held.values()) if c is not None]
     if columns:
-        x = np.column_stack(columns)
-        product = (x * weight[:, None]).T @ x / weight.sum() + 1e-6 * np.eye(len(columns))
-        left = left - x @ np.linalg.solve(product, (x * weight[:, None]).T @ left / weight.sum())
-    return value, np.where(sides.side == 1, 1.0, -1.0) * weight * left / total[sides.side]
+        # column by column: a matrix of them, weighted, would be the largest thing that a diagnosis holds
+        share = weight / weight.sum()
+        product = np.array([[np.dot(share * one, other) for other in columns] for one in columns]) + 1e-6 * np.eye(len(columns))
+        for slope, column in zip(np.linalg.solve(product, [np.dot(share * c, left) for c in columns]), columns, strict=True):
+            left -= slope * column
+    left *= weight
+    left /= np.where(sides.side == 1, total[1], -total[0])
+    return value, left
+
+
+def _standardised(held: Floats, good: Bools, weight: Floats, side: Ints) -> Floats | None:
+    """Return a quantity less its mean of each side, in units of its spread; None where it does not vary within the sides."""
+    known = good & np.isfinite(held)
+    w = np.where(known, weight, 0.0)
+    centred = np.where(known, held, 0.0)
+    middle = np.bincount(side, w * centred, 2) / np.maximum(np.bincount(side, w, 2), 1e-300)
+    centred -= middle[side]
+    centred[~known] = 0.0
+    spread = math.sqrt(float(np.dot(weight, centred**2) / weight.sum()))
+    if not spread > 1e-9 * max(1.0, float(np.abs(middle).max())):
+        return None
+    centred /= spread
+    return centred
 
 
 def _medians(side: Ints, ms: Floats) -> tuple[float, Floats]:
