@@ -198,9 +198,8 @@ def _line(name: str, basis: Basis, mine: npt.NDArray[np.bool_]) -> SummaryLine:
     own = ms[timed & once]
     named = counted & (ids >= 0)
     n, sums = np.bincount(ids[named], steps[named]), np.bincount(ids[named], (tokens * steps)[named])
-    micro = float(np.average(tokens[counted], weights=steps[counted])) if counted.any() else None
+    micro, seen = basis.mean_tokens(mine), basis.mean_step_ms(mine)
     macro = float((sums[n > 0] / n[n > 0]).mean()) if n.any() else None
-    seen = float(np.average(ms[timed], weights=steps[timed])) if timed.any() else None
     return SummaryLine(
         name,
         steps=round(float(steps[once].sum())),

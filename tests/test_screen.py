@@ -258,6 +258,43 @@ def test_a_golden_screen_can_fail() -> None:
             assert_like([line.replace(old, new) for line in lines], golden)
 
 
+# The server prints 71.5 tok/s over the 160 windows, with one request each; a step makes one token: 1000 / 71.5 = 14.0 ms.
+NOTHING_ACCEPTED = """
+nothing-accepted.log · 2026-06-25 09:00-09:02 UTC · 160 steps · 1 start
+
+NO DRAFT IS ACCEPTED    71.5 tok/s a request
+  evidence  1.00 tokens per step in 160 rows: every step pays for a draft, and
+            none is accepted
+  known     step time 14.0 ms, 1.00 tokens/step
+*
+Next: check that the draft model belongs to the target (vocabulary, chat
+  template, revision), or switch speculation off
+# checks: 1 yes, # ruled out, # unknown.   Evidence: --full   Charts: report
+"""
+
+# Four windows, a prefill before the third, which is not timed. Each line prints 3 tokens a step and 120 tok/s: 1000 * 3 / 120 = 25 ms.
+TOO_SHORT = """
+order-in-one-second.log · 2026-08-24 15:56:10-15:56:14 UTC · 4 steps · 1 start
+
+IT CANNOT BE TOLD    120 tok/s a request
+  3 timed steps only, and nothing to compare them by: batch size was always 1
+  and uptime was only #.
+  known  step time 25.0 ms, 3.00 tokens/step
+Next: sweep over context with one request at a time (ddtree-logs bench), again
+  after each change of the attention backend
+# checks: 0 yes, # ruled out, # unknown.   Evidence: --full   Charts: report
+"""
+
+
+@pytest.mark.parametrize("golden", [NOTHING_ACCEPTED, TOO_SHORT], ids=["nothing accepted", "too short"])
+def test_what_is_no_difference_between_groups_is_told_by_one_speed(golden: str) -> None:
+    lines = golden.strip("\n").splitlines()
+    found = diagnose(ddt.read_text(FIXTURES / "failing" / lines[0].split()[0], tz="UTC"))
+    shown = [re.sub(r"uptime was only .*", "uptime was only #.", line) for line in format_diagnosis(found, 80, shell=True).splitlines()]
+    assert_like(shown, lines)
+    assert not re.search(r"[-+]0(\.0+)? ms per", "\n".join(shown))
+
+
 @pytest.mark.parametrize("name", list(GOLDEN))
 def test_the_counts_of_checks_add_up(name: str) -> None:
     d = diagnosed(name)

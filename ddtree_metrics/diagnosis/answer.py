@@ -118,6 +118,8 @@ def answer(d: Diagnosis) -> Answer:
     """Compose the answer of a diagnosis."""
     scene = d.scene or Scene()
     main = d.comparisons[0] if d.comparisons else None
+    if main is not None and main.direction == "unchanged" and d.direction != "unchanged":
+        main = None  # what is slow is so in both groups, and is no difference between them
     groups = heads(main) if main is not None and main.kind not in IN_TIME else ()
     return Answer(
         scene=_scene(d, scene),
@@ -125,7 +127,7 @@ def answer(d: Diagnosis) -> Answer:
         direction=d.direction,
         headline=_headline(d, main),
         names=heads(main) if main is not None and main.kind in ("groups", "runs") else (),
-        speeds=speeds(main, each=main.kind in IN_TIME) if main is not None else "",
+        speeds=speeds(main, each=main.kind in IN_TIME) if main is not None else _speed(d, scene),
         changed=d.since is not None,
         reason=_reason(d),
         groups=groups,
@@ -188,7 +190,7 @@ _WORDS = {"slower": "Slower", "faster": "Faster", "mixed": "Changed"}
 
 
 def _headline(d: Diagnosis, main: Comparison | None) -> str:
-    if main is None or d.direction == "cannot_tell" or d.kind == "cannot_tell":
+    if d.direction == "cannot_tell" or d.kind == "cannot_tell":
         return "It cannot be told"
     if d.direction == "unchanged":
         within = f" beyond {100 * d.unchanged_within:.0f} %" if d.unchanged_within else ""
@@ -196,12 +198,12 @@ def _headline(d: Diagnosis, main: Comparison | None) -> str:
     word = _WORDS.get(d.direction, "Changed")
     if d.since is not None:
         return f"{word} since the restart at {d.since.time[11:19]}" if d.since.what == "restart" else f"{word} since {d.since.time[11:19]}"
-    if main.kind in ("groups", "runs"):
+    if main is not None and main.kind in ("groups", "runs"):
         before, after = heads(main)
         how = {"slower": "is slower than", "faster": "is faster than"}.get(d.direction, "differs both ways from")
         return f"{after} {how} {before}"
     cause = next((h for h in d.causes if h.key in _SLOW), None)
-    said = _SLOW[cause.key] if cause is not None else f"{main.after} is {word.lower()}"
+    said = _SLOW[cause.key] if cause is not None else f"{main.after if main is not None else 'It'} is {word.lower()}"
     return said + _restart_beside(d, main)
 
 
@@ -213,7 +215,7 @@ def _reason(d: Diagnosis) -> str:
     return said[:1].upper() + said[1:]
 
 
-def _restart_beside(d: Diagnosis, main: Comparison) -> str:
+def _restart_beside(d: Diagnosis, main: Comparison | None) -> str:
     """Say of the restarts, in the headline, whether they mattered."""
     found = {c.direction_equal for c in d.comparisons if c is not main and c.kind == "runs"}
     if not found or found & {"slower", "faster", "mixed", None}:
@@ -228,6 +230,13 @@ def speeds(c: Comparison, *, each: bool = True) -> str:
         return ""
     share = f" ({signed(100 * (c.speed_after / c.speed_before - 1))} %)" if c.speed_before else ""
     return f"{number(c.speed_before)} → {number(c.speed_after)} tok/s{' a request' if each else ''}{share}"
+
+
+def _speed(d: Diagnosis, scene: Scene) -> str:
+    """Write the speed of all requests, where there is nothing to compare it with."""
+    if not scene.tokens or not scene.step_ms:
+        return ""
+    return f"{number(1000 * scene.tokens / scene.step_ms)} tok/s a request{' while steps run' if d.kind == 'between_steps' else ''}"
 
 
 # -- its parts ---------------------------------------------------------------------------------------------------------------------
@@ -322,7 +331,7 @@ _SLOPES = {
 def _slope(d: Diagnosis, kind: str) -> str:
     name, unit = _SLOPES.get(kind, ("", ""))
     found = d.slopes.get(name)
-    if found is None or found.value is None:
+    if found is None or found.value is None or ((found.low or 0) < 0 < (found.high or 0)):
         return ""
     sure = found.low is not None and found.high is not None and found.high - found.low < 2
     return f"{signed(found.value, 1 if sure else None)} {unit}"
@@ -351,7 +360,10 @@ def _token_note(d: Diagnosis, main: Comparison) -> str:
 def _findings(d: Diagnosis, main: Comparison | None, scene: Scene) -> list[tuple[str, str]]:
     made: list[tuple[str, str]] = []
     if main is None:
-        return made
+        made = [("evidence", h.evidence) for h in d.causes[:2] if h.evidence]
+        step = f"step time {number(scene.step_ms)} ms" if scene.step_ms else ""
+        per = f"{number(scene.tokens, 2)} tokens/step" if scene.tokens else ""
+        return made + ([("known", ", ".join(filter(None, [step, per])))] if step or per else [])
     told = d.direction in ("slower", "faster", "mixed")
     if told and main.kind in ("runs", "groups"):
         made += _cause_of_change(d, main)

@@ -267,6 +267,10 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
 _OPENING = {
     "step_time": "Step time",
     "acceptance": "Acceptance",
@@ -453,9 +457,14 @@ def _open(panel: Basis, verdict: Verdict, main: Comparison | None, named: Sequen
     if main is not None and not main.speed_ratio.known:
         return f": {main.reason or f'{main.after} and {main.before} cannot be compared'}"
     if main is None:
-        lacking = dict.fromkeys(phrases.reason(r) for (term, _), r in found.lacking.items() if term in ("context", "batch", "uptime"))
-        few = f"{plural(len(np.unique(panel.cluster[panel.known])), 'request')} and {plural(int(panel.timed.sum()), 'timed step')} only"
-        return f": {'; '.join(lacking) or few}"
+        lacking = {term: phrases.reason(r) for (term, _), r in reversed(found.lacking.items()) if term in ("context", "batch", "uptime")}
+        few = f": {plural(int(panel.timed.sum()), 'timed step')} only"
+        same = phrases.joined([_lower(said.removeprefix("Not testable: ")) for said in lacking.values()])
+        return few + (
+            f", and nothing to compare them by: {same}"
+            if lacking
+            else f" of {plural(len(np.unique(panel.cluster[panel.known])), 'request')}"
+        )
     ratio = _speed(main) if main.verdict_equal is not None else main.speed_ratio
     mix = " at equal mix" if ratio is main.speed_ratio_equal and ratio.known else ""
     said = f"{main.after} against {main.before}: speed {factor(ratio)}{mix}"

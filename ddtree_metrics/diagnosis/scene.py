@@ -13,7 +13,7 @@ from ddtree_metrics.diagnosis.observed import missing_lines, retractions
 from ddtree_metrics.hints import nothing_found
 from ddtree_metrics.metrics import by_request
 from ddtree_metrics.steps.basis import Basis, empty_like, floats
-from ddtree_metrics.steps.frames import Bools, text
+from ddtree_metrics.steps.frames import text
 from ddtree_metrics.steps.starts import StartName, names_of
 from ddtree_metrics.times import format_us
 
@@ -54,8 +54,8 @@ class Scene:
     clock : str
         Why no step could be timed: ``coarse_clock`` (whole seconds of a collector, as journalctl prints them), ``coarse_stamp`` (of the
         server itself), ``burst`` (lines were written together), or ``""``.
-    tokens : float or None
-        Mean tokens per step and request.
+    tokens, step_ms : float or None
+        Mean tokens per step and request, and the mean step time that requests saw.
     tokens_by_start : tuple of float or None
         The same of each of ``starts``.
     slowest : tuple of SlowRequest
@@ -73,6 +73,7 @@ class Scene:
     retractions: int = 0
     clock: str = ""
     tokens: float | None = None
+    step_ms: float | None = None
     tokens_by_start: tuple[float | None, ...] = ()
     slowest: tuple[SlowRequest, ...] = ()
     nothing: tuple[str, ...] = ()
@@ -103,8 +104,9 @@ def scene_of(panel: Basis, log: Any) -> Scene:
         pool=float(np.nanmax(usage)) if np.isfinite(usage).any() else None,
         retractions=retractions(log),
         clock=_clock(panel, log),
-        tokens=_tokens(panel, panel.counted),
-        tokens_by_start=tuple(_tokens(panel, panel.counted & (panel.run == run.number)) for run in panel.runs if run.number > 0),
+        tokens=panel.mean_tokens(),
+        step_ms=panel.mean_step_ms(),
+        tokens_by_start=tuple(panel.mean_tokens(panel.run == run.number) for run in panel.runs if run.number > 0),
         slowest=_slowest(panel),
         nothing=_nothing(log),
     )
@@ -115,10 +117,6 @@ def _services(panel: Basis, log: Any) -> tuple[str, ...]:
     units = getattr(getattr(log, "coverage", None), "units", None) or {}
     source = getattr(getattr(log, "coverage", None), "source", "")
     return tuple(dict.fromkeys(names)) or tuple(units)[:1] or ((source,) if source else ())
-
-
-def _tokens(panel: Basis, rows: Bools) -> float | None:
-    return float(panel.tokens[rows].mean()) if rows.any() else None
 
 
 def _nothing(log: Any) -> tuple[str, ...]:

@@ -159,6 +159,14 @@ class Basis:
         """Of how many steps of requests a row is made: one, but for a row that stands for a whole request, or for all of a window."""
         return self.weight if self.kind in (Kind.REQUESTS, Kind.ENGINE_WINDOWS) else np.broadcast_to(1.0, len(self))
 
+    def mean_tokens(self, rows: Bools | slice = slice(None)) -> float | None:
+        """Return the mean tokens of a step of a request."""
+        return _mean(self.tokens[rows], self.row_steps[rows])
+
+    def mean_step_ms(self, rows: Bools | slice = slice(None)) -> float | None:
+        """Return the mean step time in ms that a request sees: 1000 times the mean tokens by it is the speed of a request."""
+        return _mean(self.step_ms[rows], self.row_steps[rows])
+
     @property
     def plain(self) -> bool:
         """Whether decoding is without speculation in every row."""
@@ -266,6 +274,11 @@ def _category(codes: npt.NDArray[Any], names: npt.NDArray[Any]) -> pd.Categorica
 
 def _named(codes: npt.NDArray[Any], names: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
     return np.array([*names, None], dtype=object)[codes]
+
+
+def _mean(values: Floats, weight: Floats) -> float | None:
+    known = np.isfinite(values)
+    return float(np.average(values[known], weights=weight[known])) if known.any() else None
 
 
 def floats(frame: pd.DataFrame, name: str) -> Floats:
