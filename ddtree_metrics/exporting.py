@@ -7,6 +7,7 @@ own lines will tell of requests, steps wait on disk.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 
     from ddtree_metrics.keywords import PathLike, Paths
     from ddtree_metrics.log import Log
+
+
+IN_A_DATASET = (*LINE_TABLES, "request_steps")
+"""The tables that a dataset may hold: those with a host and a time in each row."""
+JOINED_OF = ("steps", "decode", "prefill", "events", "request_lines")
+"""The tables that steps of requests are made of."""
 
 
 @dataclass(slots=True)
@@ -153,15 +160,24 @@ def export(
         if format not in (None, "parquet"):
             raise OutputError("a partitioned dataset is made of Parquet files; leave the format out", usage=True)
         refuse_inputs([output], read)
-        names = tuple(n for n in (names if tables else IN_A_FOLDER) if n not in OF_REQUESTS)
+        names = tuple(n for n in (names if tables else IN_A_FOLDER) if n != "requests")
         reading = start_reading(paths, **options) if log is None else StoredTables(log)
         files = [str(place) if isinstance(place, str | Path) else "-" for place in several(paths)]
         called = dataset_source(files, reading.coverage.source, end_us, options)
-        return export_dataset(reading, output, names, partition=tuple(partition), source=called)
+        joins = log is None or "request_steps" not in log.stored
+        return export_dataset(
+            reading,
+            output,
+            names,
+            partition=tuple(partition),
+            source=called,
+            join=(lambda found: joined(found) if log is None else log) if joins else None,
+            asked=bool(request_files or "request_steps" in tables),
+        )
     destinations = files_of(names, output, format, end_us)
     refuse_inputs(destinations.values(), read)
     later = [name for name in OF_REQUESTS if name in destinations]
-    keep = ("steps", "decode", "prefill", "events", "request_lines") if "request_steps" in later else ("request_lines",) if later else ()
+    keep = JOINED_OF if "request_steps" in later else ("request_lines",) if later else ()
     # steps of requests that nobody asked for are written only where there are any
     asked = bool(request_files or tables) or (log is not None and "request_steps" in log.stored)
 
@@ -224,13 +240,10 @@ def write_reading(
     OutputError
         If a file cannot be written; nothing half-written is left, and old files are as they were.
     """
-    from ddtree_metrics.log import Log
-
     written = Written(coverage=reading.coverage)
     unsure = tuple(optional)
     beside = next((Path(path).parent for path in destinations.values() if str(path) != "-"), None)
-    kept = {name: Packed(TABLES[name], beside) for name in keep}
-    waiting = list(kept.values())
+    kept = _Kept(keep, beside)
     writers: dict[str, FileWriter] = {}
     parents = {Path(path).parent for path in destinations.values() if str(path) != "-"} if make_folders else set()
     # noted before they are made, so that a signal in between leaves none of them
@@ -241,21 +254,16 @@ def write_reading(
         for name, path in destinations.items():
             writers[name] = open_writer(path, TABLES[name], format=format, force=force, metadata=lambda: metadata_of(reading))
         for tables in reading:
+            kept.take(tables)
             for name, batch in tables.items():
-                if name in kept:
-                    pack([batch], kept[name])
                 if name in writers and name in LINE_TABLES:
                     writers[name].write(batch)
         if finish is not None:
-            lines = kept["request_lines"].table() if "request_lines" in kept else None
-            if unsure and not _speaks_of_requests(lines):
+            if unsure and not kept.speaks_of_requests():
                 for name in unsure:
                     writers.pop(name).abort()
-                kept = {name: kept[name] for name in ("request_lines",)}
-            whole = {name: rows.table() for name, rows in kept.items() if name not in ("steps", "request_lines")}
-            whole |= {} if lines is None else {"request_lines": lines}
-            found = Log(whole, reading.coverage, reading.conventions, {name: kept[name] for name in ("steps",) if name in kept})
-            for name, parts in finish(found).items():
+                kept.forget_all_but("request_lines")
+            for name, parts in finish(kept.log(reading)).items():
                 for part in parts if name in writers else ():
                     writers[name].write(part)
         # all are complete before the first is moved into its place
@@ -271,8 +279,7 @@ def write_reading(
                 folder.rmdir()
         raise
     finally:
-        for rows in waiting:
-            rows.close()
+        kept.close()
     for writer in writers.values():
         writer.commit()
     written.rows = {name: writer.rows for name, writer in writers.items()}
@@ -280,15 +287,57 @@ def write_reading(
     return written
 
 
-def _speaks_of_requests(lines: pa.Table | None) -> bool:
-    """Whether any line tells of a request that can be joined: an access line does not."""
-    if lines is None or not lines.num_rows:
-        return False
-    return bool(pc.any(pc.is_in(lines["event"], value_set=pa.array(["received", "finished", "stats"]))).as_py())
+class _Kept:
+    """Tables that are kept until all lines are read: compressed, in passing files beside those that are written."""
+
+    def __init__(self, names: Iterable[str], beside: Path | None) -> None:
+        self._rows = {name: Packed(TABLES[name], beside) for name in names}
+        self._all = list(self._rows.values())
+
+    def take(self, tables: Tables) -> None:
+        """Keep the next rows."""
+        for name, batch in tables.items():
+            if name in self._rows:
+                pack([batch], self._rows[name])
+
+    @functools.cached_property
+    def _lines(self) -> pa.Table | None:
+        return self._rows["request_lines"].table() if "request_lines" in self._rows else None
+
+    def speaks_of_requests(self) -> bool:
+        """Whether any line tells of a request that can be joined: an access line does not."""
+        lines = self._lines
+        if lines is None or not lines.num_rows:
+            return False
+        return bool(pc.any(pc.is_in(lines["event"], value_set=pa.array(["received", "finished", "stats"]))).as_py())
+
+    def forget_all_but(self, name: str) -> None:
+        """Leave out the other tables."""
+        self._rows = {kept: rows for kept, rows in self._rows.items() if kept == name}
+
+    def log(self, reading: Readable) -> Log:
+        """Return the tables as a log; its steps stay compressed."""
+        from ddtree_metrics.log import Log
+
+        whole = {name: rows.table() for name, rows in self._rows.items() if name not in ("steps", "request_lines")}
+        whole |= {} if self._lines is None else {"request_lines": self._lines}
+        return Log(whole, reading.coverage, reading.conventions, {name: self._rows[name] for name in ("steps",) if name in self._rows})
+
+    def close(self) -> None:
+        """Remove the passing files."""
+        for rows in self._all:
+            rows.close()
 
 
 def export_dataset(
-    reading: Readable, root: Path | str, names: Iterable[str], *, partition: tuple[str, ...] = ("host", "date"), source: str = ""
+    reading: Readable,
+    root: Path | str,
+    names: Iterable[str],
+    *,
+    partition: tuple[str, ...] = ("host", "date"),
+    source: str = "",
+    join: Callable[[Log], Log] | None = None,
+    asked: bool = False,
 ) -> Written:
     """Write tables of a reading into a Hive-partitioned dataset, ``root/<table>/host=…/date=…``.
 
@@ -304,19 +353,30 @@ def export_dataset(
         The columns to part by: ``host``, ``date`` (of ``time``, UTC), or any column of text.
     source : str
         A name for what is read; it makes the parts' file names.
+    join : callable, optional
+        Gets the tables that steps of requests are made of, as a log, when all lines are read, and gives it with its requests; without it
+        ``request_steps`` are those of the reading.
+    asked : bool
+        Whether ``request_steps`` are written where no line speaks of a request.
     """
-    chosen = [n for n in names if n in LINE_TABLES]
+    chosen = [n for n in names if n in IN_A_DATASET]
     if not chosen:
-        raise OutputError(f"a dataset holds tables of lines: {', '.join(LINE_TABLES)}", usage=True)
+        raise OutputError(f"a dataset holds tables of lines, and request_steps: {', '.join(LINE_TABLES)}", usage=True)
     written = Written(paths=[Path(root)], coverage=reading.coverage)
     writers: dict[str, DatasetWriter] = {}
+    joins = join is not None and "request_steps" in chosen
+    kept = _Kept(JOINED_OF if joins else (), Path(root).parent)
     try:
         for name in chosen:
             writers[name] = DatasetWriter(root, TABLES[name], partition, source=source or "lines", metadata=lambda: metadata_of(reading))
         for tables in reading:
+            kept.take(tables)
             for name, batch in tables.items():
-                if name in writers:
+                if name in writers and not (joins and name == "request_steps"):
                     writers[name].write(batch)
+        if joins and join is not None and (asked or kept.speaks_of_requests()):
+            for part in join(kept.log(reading)).joined_parts():
+                writers["request_steps"].write(part)
         # all are complete before the first is moved into its place
         for writer in writers.values():
             writer.finish()
@@ -326,5 +386,7 @@ def export_dataset(
         for writer in writers.values():
             writer.abort()
         raise
-    written.rows = {name: writer.rows for name, writer in writers.items()}
+    finally:
+        kept.close()
+    written.rows = {name: writer.rows for name, writer in writers.items() if writer.rows or name != "request_steps"}
     return written

@@ -251,6 +251,23 @@ def test_a_dataset_takes_the_same_source_once(tmp_path: Path) -> None:
     assert pq.read_table(root / "steps").num_rows == 545
 
 
+def test_a_dataset_holds_the_steps_of_requests_where_lines_tell_of_requests(tmp_path: Path) -> None:
+    """Capture A has request lines; steps of batches are several request-steps, so there are more of them than the 545 steps."""
+    root, plain = tmp_path / "lake", tmp_path / "plain"
+    assert run("export", A, "--partition", "host,date", "-o", root).exit_code == 0
+    assert run("export", A, "-o", f"{plain}/").exit_code == 0
+    mine, theirs = pq.read_table(root / "request_steps"), pq.read_table(plain / "request_steps.parquet")
+
+    assert mine.num_rows == theirs.num_rows > 545
+    assert mine["context_len"].to_pylist() == theirs["context_len"].to_pylist()
+    assert not list(tmp_path.glob(".*"))
+
+    bare = tmp_path / "run.log"
+    bare.write_text("\n".join(step(i) for i in range(5)) + "\n")
+    assert run("export", bare, "--partition", "date", "-o", tmp_path / "bare").exit_code == 0
+    assert [p.name for p in (tmp_path / "bare").iterdir()] == ["steps"]
+
+
 def test_what_export_wrote_is_a_file_that_can_be_read(tmp_path: Path) -> None:
     assert run("export", A, "-o", f"{tmp_path}/out/").exit_code == 0
     again = run("export", tmp_path / "out", "-o", tmp_path / "again.parquet")
