@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import ddtree_metrics as ddt
 from ddtree_metrics.dialects import detect
-from ddtree_metrics.requests.slots import steps_of
+from ddtree_metrics.requests.step_means import steps_of
 from ddtree_metrics.summary import summarise
 from tests.captures import FIXTURES, journal_export, summary, truth
 from tests.tinygguf import write_kind

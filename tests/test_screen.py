@@ -265,7 +265,7 @@ nothing-accepted.log · 2026-06-25 09:00-09:02 UTC · 160 steps · 1 start
 NO DRAFT IS ACCEPTED    71.5 tok/s a request
   evidence  1.00 tokens per step in 160 rows: every step pays for a draft, and
             none is accepted
-  known     step time 14.0 ms, 1.00 tokens/step
+  overall   step time 14.0 ms, 1.00 tokens/step
 *
 Next: check that the draft model belongs to the target (vocabulary, chat
   template, revision), or switch speculation off
@@ -279,7 +279,7 @@ order-in-one-second.log · 2026-08-24 15:56:10-15:56:14 UTC · 4 steps · 1 star
 IT CANNOT BE TOLD    120 tok/s a request
   3 timed steps only, and nothing to compare them by: batch size was always 1
   and uptime was only #.
-  known  step time 25.0 ms, 3.00 tokens/step
+  overall  step time 25.0 ms, 3.00 tokens/step
 Next: sweep over context with one request at a time (ddtree-logs bench), again
   after each change of the attention backend
 # checks: 0 yes, # ruled out, # unknown.   Evidence: --full   Charts: report

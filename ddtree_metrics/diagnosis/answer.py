@@ -120,6 +120,8 @@ def answer(d: Diagnosis) -> Answer:
     main = d.comparisons[0] if d.comparisons else None
     if main is not None and main.direction == "unchanged" and d.direction != "unchanged":
         main = None  # what is slow is so in both groups, and is no difference between them
+    if main is not None and main.kind == "parts" and d.direction == "cannot_tell" and _restarts(d, main):
+        main = None  # restarts part a log better than its thirds do
     groups = heads(main) if main is not None and main.kind not in IN_TIME else ()
     return Answer(
         scene=_scene(d, scene),
@@ -129,7 +131,7 @@ def answer(d: Diagnosis) -> Answer:
         names=heads(main) if main is not None and main.kind in ("groups", "runs") else (),
         speeds=speeds(main, each=main.kind in IN_TIME) if main is not None else _speed(d, scene),
         changed=d.since is not None,
-        reason=_reason(d),
+        reason=_reason(d, whole=main is not None),
         groups=groups,
         parts=tuple(_parts(d, main)) if main is not None else (),
         findings=tuple(_findings(d, main, scene)),
@@ -207,12 +209,19 @@ def _headline(d: Diagnosis, main: Comparison | None) -> str:
     return said + _restart_beside(d, main)
 
 
-def _reason(d: Diagnosis) -> str:
-    """Return why it cannot be told, without the words that the headline has."""
+def _reason(d: Diagnosis, *, whole: bool) -> str:
+    """Return why it cannot be told, or the first sentence of it, without the words that the headline has."""
     if d.direction != "cannot_tell" and d.kind != "cannot_tell":
         return ""
     said = re.sub(r"^It cannot be told[:.]?\s*", "", d.verdict)
-    return said[:1].upper() + said[1:]
+    said = said[:1].upper() + said[1:]
+    return said if whole or ". " not in said else said.partition(". ")[0] + "."
+
+
+def _restarts(d: Diagnosis, main: Comparison | None) -> list[Comparison]:
+    """Return comparisons of server starts in which speed changed for sure, as logged; the largest first."""
+    found = [c for c in d.comparisons if c is not main and c.kind == "runs" and c.direction in ("slower", "faster", "mixed")]
+    return sorted(found, key=lambda c: -abs(math.log(c.speed_ratio.value or 1.0)))
 
 
 def _restart_beside(d: Diagnosis, main: Comparison | None) -> str:
@@ -361,9 +370,10 @@ def _findings(d: Diagnosis, main: Comparison | None, scene: Scene) -> list[tuple
     made: list[tuple[str, str]] = []
     if main is None:
         made = [("evidence", h.evidence) for h in d.causes[:2] if h.evidence]
+        made += [(_name_of(c, scene), _as_logged(c)) for c in _restarts(d, main)[:3]]
         step = f"step time {number(scene.step_ms)} ms" if scene.step_ms else ""
         per = f"{number(scene.tokens, 2)} tokens/step" if scene.tokens else ""
-        return made + ([("known", ", ".join(filter(None, [step, per])))] if step or per else [])
+        return made + ([("overall", ", ".join(filter(None, [step, per])))] if step or per else [])
     told = d.direction in ("slower", "faster", "mixed")
     if told and main.kind in ("runs", "groups"):
         made += _cause_of_change(d, main)
@@ -412,6 +422,11 @@ def _beside(d: Diagnosis) -> list[tuple[str, str]]:
 def _name_of(c: Comparison, scene: Scene) -> str:
     start = scene.start(c.after)
     return f"restart {start.time[11:19]}" if start is not None and start.time else f"restart to {c.after}"
+
+
+def _as_logged(c: Comparison) -> str:
+    numbers = [("step time", c.step_time_ratio.value), ("tokens/step", c.tokens_ratio.value)]
+    return f"{speeds(c)} as logged: " + ", ".join(f"{name} {times(value)}" for name, value in numbers if value is not None)
 
 
 def _numbers_at_equal(c: Comparison) -> str:

@@ -32,10 +32,15 @@ from ddtree_metrics.diagnosis.study import Findings, Study
 from ddtree_metrics.diagnosis.verdict import Compared, Verdict
 from ddtree_metrics.layout import plural
 from ddtree_metrics.metrics.doubt import Estimate, Interval
-from ddtree_metrics.steps.basis import Basis
+from ddtree_metrics.steps.basis import Basis, Kind
 from ddtree_metrics.times import format_us
 
 GIVE_REQUESTS = "give the requests (--requests FILE), or a log with its Decode batch lines: without them the context is not known"
+
+GIVE_CLIENT = (
+    "give the client's requests (--requests FILE): they tell the context of windows in which one ran alone, or the same all through"
+)
+SEND_ALONE = "send requests one at a time, or as many at once for several windows: only there the context of a window is known"
 
 USABLE = 0.5
 """Where a smaller share of the steps could be timed than this, it is said."""
@@ -106,7 +111,7 @@ def diagnosis(
         hypotheses=tuple(hypotheses),
         slopes=_slopes(found, asked),
         cannot_tell=tuple(_open_questions(panel, shown, hypotheses, verdict)),
-        next=tuple(_next(named, hypotheses, found)),
+        next=tuple(_next(panel, hypotheses, found)),
         excluded=dict(panel.excluded),
         used=_used(panel),
         basis=panel.basis,
@@ -567,8 +572,10 @@ def _open_questions(panel: Basis, shown: Sequence[Comparison], hypotheses: Seque
     return list(dict.fromkeys(said))
 
 
-def _next(named: Sequence[Named], hypotheses: Sequence[Hypothesis], found: Findings) -> list[str]:
-    made = [GIVE_REQUESTS] if any(found.context_lacks(on) for on in (STEP, TOKENS)) else []
+def _next(panel: Basis, hypotheses: Sequence[Hypothesis], found: Findings) -> list[str]:
+    windows = SEND_ALONE if np.isfinite(panel.context).any() else GIVE_CLIENT
+    asked = windows if panel.kind is Kind.ENGINE_WINDOWS else GIVE_REQUESTS
+    made = [asked] if any(found.context_lacks(on) for on in (STEP, TOKENS)) else []
     made += [h.next for h in hypotheses if h.explains and h.next]
     made += [h.next for h in hypotheses if h.status == CANNOT_TELL and h.together_with and h.next]
     made += [h.next for h in hypotheses if h.status == SUPPORTED and not h.explains and h.next]

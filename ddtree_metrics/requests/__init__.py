@@ -19,6 +19,7 @@ from ddtree_metrics.requests import request_fields, request_files
 from ddtree_metrics.requests.checks import Row, check, count_flags, mark_duplicates, name_nameless, to_frame, tokens_per_step
 from ddtree_metrics.requests.complement import complement_requests
 from ddtree_metrics.requests.fromlog import requests_from_log
+from ddtree_metrics.requests.step_means import steps_of_answers
 from ddtree_metrics.times import Localizer
 
 __all__ = ["complement_requests", "read_requests", "requests_from_log", "tokens_per_step"]
@@ -110,6 +111,7 @@ def read_requests(
                 met.empty.append(base)
     doubled = mark_duplicates(rows)
     name_nameless(rows, places)
+    steps_of_answers(rows)
     _warn(met, rows, doubled)
     frame = to_frame(rows)
     frame.attrs["requests"] = {
@@ -167,6 +169,7 @@ def _normal(where: str, source: str, raw: dict[str, Any], zone: ZoneInfo | None,
             row[column] = received + round(took[duration])
     if received is None and row.get("finished") is not None and 0 <= took.get("e2e", -1) < 7 * 86_400e6:
         row["received"] = row["finished"] - round(took["e2e"])
+    row["_drafted_steps"] = request_fields.whole(raw.get("num_spec_steps"))
     if raw.get("_flag"):
         row["flags"] += (str(raw["_flag"]),)
     if isinstance(raw.get("kind"), str):

@@ -27,6 +27,7 @@ _LOG_HEAD = re.compile(r"^\[[^\]]{8,40}\]\s*(?=\{)")
 FRAME = "frame"
 """What stands for the name of a file where requests come in a frame."""
 _WRAPPERS = ("requests", "results", "records", "data")
+_INSIDE = ("meta_info", "usage", "metrics", "timings", "speculative_decoding")
 _META = ("request_parameters", "spec_verify_ct", "request_received_ts", "meta_info")
 
 
@@ -202,11 +203,13 @@ def _requests_of(where: str, value: Any, met: Met) -> Iterator[tuple[str, str, R
 
 def _flat(value: Mapping[str, Any]) -> Row:
     """Lift what stands one level down in the shapes that are known; texts and token ids stay behind."""
-    made = {k: v for k, v in value.items() if k not in ("usage", "meta_info", "metrics", "timings", "request_parameters")}
-    for name in ("meta_info", "usage", "metrics", "timings"):
+    made = {k: v for k, v in value.items() if k not in (*_INSIDE, "request_parameters")}
+    for name in _INSIDE:
         inner = value.get(name)
         if isinstance(inner, Mapping):
-            made.update({k: v for k, v in inner.items() if k not in made})
+            made.update({k: v for k, v in inner.items() if k not in (*made, *_INSIDE)})
+            if isinstance(inner.get("speculative_decoding"), Mapping):  # vLLM has it within ``metrics``
+                made.update(inner["speculative_decoding"])
             for details in ("prompt_tokens_details", "completion_tokens_details"):
                 if isinstance(inner.get(details), Mapping):
                     made.update(inner[details])

@@ -19,8 +19,9 @@ from ddtree_metrics.steps.own_requests import EXCLUDED, own_rows
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
 from ddtree_metrics.steps.request_rows import rows_of_requests
 from ddtree_metrics.steps.speculation import speculative
-from ddtree_metrics.steps.starts import Rows, place, service_name, services_by_stream
+from ddtree_metrics.steps.starts import Rows, place, service_keys, service_name, services_by_stream
 from ddtree_metrics.steps.tokens import neutral_columns
+from ddtree_metrics.steps.window_contexts import contexts_of_windows
 
 STRETCH_STEPS = 25
 """Where requests cannot be told apart, so many steps in a row are taken as one cluster, fewer in a short log."""
@@ -76,7 +77,7 @@ def build(log: Any) -> Basis:
     if whole is not None:
         rows, kind = whole, Kind.REQUESTS
     elif cols.has(decode, "prompt_throughput"):
-        rows, kind = _rows_of_windows(decode, servers), Kind.ENGINE_WINDOWS
+        rows, kind = _rows_of_windows(decode, servers, requests, getattr(log, "clock_offset_s", None) or 0.0), Kind.ENGINE_WINDOWS
     elif len(heads) or not len(decode):
         rows = _request_steps(log)
         if not len(rows) and len(heads):
@@ -104,9 +105,12 @@ def build(log: Any) -> Basis:
     made.log_interval = interval
     made.excluded = {EXCLUDED: int(own.sum()), **made.excluded} if own.any() else made.excluded
     if kind is Kind.ENGINE_WINDOWS:
-        made.notes.append(
-            "a window tells of steps only where the same requests ran all through it and no prompt did; no line has a context length"
+        whose = (
+            "context is that of the requests that ran, by what their client says"
+            if np.isfinite(made.context).any()
+            else "no line has a context length"
         )
+        made.notes.append(f"a window tells of steps only where the same requests ran all through it and no prompt did; {whose}")
     if kind is Kind.REQUESTS:
         made.notes.append(
             "one row is a request: its step time is a mean over its steps, its context that in their middle, and its batch the mean number "
@@ -207,18 +211,29 @@ def _rows_of_decode(log: Any, decode: pd.DataFrame, servers: pd.DataFrame, reque
     return rows, Kind.DECODE_WINDOWS, interval
 
 
-def _rows_of_windows(decode: pd.DataFrame, servers: pd.DataFrame) -> pd.DataFrame:
-    """Take the windows in which something was generated, one row each."""
+def _rows_of_windows(decode: pd.DataFrame, servers: pd.DataFrame, requests: pd.DataFrame, ahead_s: float) -> pd.DataFrame:
+    """Take the windows in which something was generated, one row each; with their context where requests tell which ran."""
     lines = decode[decode["prompt_throughput"].notna()].reset_index(drop=True)
     told = engine_windows(lines, servers)
     running, step = floats(lines, "running"), told["step_time_ms"].to_numpy(dtype=np.float64)
     drafted = pd.Series(np.isfinite(floats(lines, "drafted")).astype(np.float64))
     stream = cols.text(lines, "stream")
+    at = cols.time_us(lines)
+    one = len(set(service_keys(lines))) == 1  # a client does not say which of several services it asked
+    contexts = contexts_of_windows(
+        at + ahead_s * 1e6,
+        floats(told, "window_ms") * 1e3,
+        running,
+        floats(told, "generated"),
+        np.isfinite(step),
+        requests if one else requests[:0],
+    )
     rows = pd.DataFrame(
         {
+            "context_len": contexts,
             "tokens": told["tokens_per_step"],
             "batch_size": np.where(np.isfinite(step), running, np.nan),
-            "time_us": cols.time_us(lines),
+            "time_us": at,
             "step_time_ms": step,
             "step_why": cols.text(told, "step_why"),
             "stream": stream,
