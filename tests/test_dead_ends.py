@@ -57,8 +57,9 @@ def short_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_whole_second_stamps_say_so_in_one_line_with_the_remedy_and_what_is_known_anyway(short_output: Path) -> None:
-    done = piped(f"cat {short_output} | ddtree-logs diagnose - --tz UTC")
+@pytest.mark.parametrize("zone", ["", " --tz UTC"])
+def test_whole_second_stamps_say_so_in_one_line_with_the_remedy_and_what_is_known_anyway(short_output: Path, zone: str) -> None:
+    done = piped(f"cat {short_output} | ddtree-logs diagnose -{zone}")
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
     assert lines[0] == "Timestamps are whole seconds, so steps cannot be timed. Run again with"
@@ -222,7 +223,8 @@ def test_two_services_in_one_source_are_listed_and_one_is_asked_for(tmp_path: Pa
     ("args", "said"),
     [
         (["schema", "stps"], "there is no table 'stps'; did you mean 'steps'?"),
-        (["export", str(A), "-t", "step"], "there is no chosen 'step'; did you mean 'steps'?"),
+        (["export", str(A), "-t", "step"], "there is no table 'step'; did you mean 'steps'?"),
+        (["export", str(A), "--format", "parket"], "there is no format 'parket'; did you mean 'parquet'?"),
         (["plot", str(A), "-o", "x.png", "--kind", "tokns"], "did you mean 'tokens'?"),
         (["diagnos"], "no command 'diagnos'; did you mean 'diagnose'?"),
         ([str(A)], "is a file, not a command: ddtree-logs diagnose"),
@@ -290,3 +292,16 @@ def test_the_help_of_a_command_lists_its_own_options_before_those_of_the_source(
     text = run("diagnose", "--help").stdout.partition("\nOptions:")[2]
     places = [text.index(word) for word in ("--before", "--full", "What is read:", "--unit", "--requests PATH", "Examples:")]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", ["export", "text"])
+def test_a_log_that_is_given_as_a_file_of_requests_is_called_one(name: str, short_output: Path) -> None:
+    done = run("diagnose", A, "--requests", A if name == "export" else short_output)
+    assert done.exit_code == 1
+    assert "is a log, not a file of requests: give it as the log" in done.stderr
+
+
+def test_why_a_request_stands_out_is_never_cut() -> None:
+    done = run("requests", A, "--slowest", "3", columns=60)
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert "as all of its server start" in " ".join(done.stdout.split())

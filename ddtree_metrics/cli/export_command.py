@@ -27,7 +27,7 @@ Examples:
 @click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @input_options
 @output_option("PATH", "File, folder ending in / for every table, or - for stdout.")
-@click.option("--format", "format_", type=click.Choice(FORMATS), help="By the suffix of -o if not given; -o - needs it.")
+@click.option("--format", "format_", type=NearChoice(list(FORMATS)), help="By the suffix of -o if not given; -o - needs it.")
 @click.option("-t", "--table", "chosen", multiple=True, type=NearChoice([*TABLES, "all"]), help="Which table; steps if not given.")
 @click.option("--partition", metavar="COLUMNS", help="Write a Hive-partitioned dataset into the folder -o: host,date.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")

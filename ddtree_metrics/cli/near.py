@@ -23,5 +23,5 @@ class NearChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]  # gener
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            what = param.human_readable_name.lower() if param is not None else "choice"
+            what = max(param.opts, key=len).lstrip("-") if param is not None else "choice"
             self.fail(f"there is no {what} {value!r}{meant(str(value), [str(c) for c in self.choices])}", param, ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -119,7 +120,7 @@ def lines(all_of_them: pd.DataFrame, asked: pd.DataFrame, width: int) -> list[Te
             *(
                 x
                 for line, row in zip(made[1:], rows, strict=True)
-                for x in (line, *([TextLine(f"  {row[-1]}"[:width])] if row[-1] else []))
+                for x in (line, *map(TextLine, textwrap.wrap(row[-1], width, initial_indent="  ", subsequent_indent="  ")))
             ),
         ]
     return made

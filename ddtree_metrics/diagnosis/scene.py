@@ -134,8 +134,9 @@ def _clock(panel: Basis, log: Any) -> str:
     if most == "coarse_clock":
         steps = empty_like(log, "steps")
         steps = steps if len(steps) else empty_like(log, "decode")
-        own = [str(x) for x in text(steps, "time_from")[:1]]
-        return "coarse_stamp" if own and own[0].startswith("stamp") else "coarse_clock"
+        own, host = ([str(x or "") for x in text(steps, name)[:1]] for name in ("time_from", "host"))
+        # lines that name their host come from a collector, whose clock can be finer than the server's stamps
+        return "coarse_stamp" if own and own[0].startswith("stamp") and not any(host) else "coarse_clock"
     return most if most == "burst" else ""
 
 

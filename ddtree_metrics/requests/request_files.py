@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ddtree_metrics.dialects import detect
 from ddtree_metrics.errors import JoinError, SourceDamaged, SourceNotFound
 from ddtree_metrics.requests import request_fields
 from ddtree_metrics.sources.byte_streams import compression
@@ -88,6 +89,8 @@ def rows(path: Path | pd.DataFrame, met: Met) -> Iterator[tuple[str, str, Row]]:
     if data[:4] == b"PAR1" and path.is_file():
         yield from _parquet(path, met)
         return
+    if _is_log(data[: 1 << 16]):
+        raise JoinError(f"{path} is a log, not a file of requests: give it as the log; what its lines tell of requests is read with it")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -106,6 +109,14 @@ def rows(path: Path | pd.DataFrame, met: Met) -> Iterator[tuple[str, str, Row]]:
             _check_useful(path, [n for n in named if not n.startswith("_")], "field")
     elif text.strip():
         yield from _csv(path, text, met)
+
+
+def _is_log(head: bytes) -> bool:
+    """Tell whether a file is a journal, an export of one, or lines of a server."""
+    if head.startswith((b"LPKSHHRH", b"__CURSOR=", b'{"__CURSOR"')):
+        return True
+    lines = head.decode("utf-8", "replace").splitlines()[:200]
+    return not any(line.lstrip()[:1] in ("{", "[") and "{" in line for line in lines[:1]) and bool(detect(lines))
 
 
 def _bytes(path: Path) -> bytes:
