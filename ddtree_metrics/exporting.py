@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ddtree_metrics.appending import append_lines
 from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.destinations import IN_A_FOLDER, OF_REQUESTS, chosen_tables, dataset_source, files_of, is_folder, refuse_inputs
 from ddtree_metrics.errors import OutputError
 from ddtree_metrics.keywords import ReadKeywords, spelled_out
-from ddtree_metrics.opening import several, zone_of
+from ddtree_metrics.opening import read_options, several, zone_of
 from ddtree_metrics.reading import LINE_TABLES, Readable, Tables, start_reading
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.tables.atomic import make_folder, swept
@@ -91,6 +92,7 @@ def export(
     tables: Sequence[str] = (),
     format: str | None = None,
     partition: Sequence[str] = (),
+    append: bool = False,
     requests: PathLike | Sequence[PathLike] | None = None,
     clock_offset_s: float | None = None,
     force: bool = False,
@@ -111,6 +113,9 @@ def export(
         ``parquet``, ``csv``, ``jsonl`` or ``arrow``; by the suffix if not given.
     partition : sequence of str
         Columns by which a Hive-partitioned dataset is parted in the folder ``output``: ``host, date``.
+    append : bool
+        Whether ``output`` is a lake to which what is new is added: each source is read on from where the last run ended, and no row is
+        there twice. The window then is that of the first run; with an earlier ``since`` what came before is added.
     requests, clock_offset_s : optional
         As for ``Log.with_requests``.
     force : bool
@@ -131,6 +136,12 @@ def export(
 
     log = source if isinstance(source, Log) else None
     paths = None if isinstance(source, Log) else source
+    if append:
+        if log is not None or all_stored(several(paths)):
+            raise OutputError("a lake takes lines, not tables of an earlier export: name the journal or the log files", usage=True)
+        if output is None or str(output) == "-" or format not in (None, "parquet") or requests is not None:
+            raise OutputError("a lake is a folder of Parquet files with tables of lines: name it, without a format or requests", usage=True)
+        return _appended(paths, Path(output), tables, partition, options)
     now_us = options.get("now_us") or time.time_ns() // 1000
     options["now_us"] = now_us
     if all_stored(several(paths)):
@@ -196,6 +207,17 @@ def export(
         optional=("request_steps",) if "request_steps" in later and not asked else (),
         make_folders=is_folder(output),
     )
+
+
+def _appended(paths: Paths | None, root: Path, tables: Sequence[str], partition: Sequence[str], options: ReadKeywords) -> Written:
+    """Put what is new into a lake."""
+    refuse_inputs([root], [place for place in several(paths) if isinstance(place, str | Path)])
+    asked = chosen_tables(tables, root, with_requests=False) if tables else LINE_TABLES
+    names = [name for name in asked if name in LINE_TABLES]
+    if not names:
+        raise OutputError(f"a lake holds tables of lines: {', '.join(LINE_TABLES)}", usage=True)
+    made = append_lines(root, several(paths), read_options(**options), tables=names, partition=partition)
+    return Written(made.rows, [root], made.coverage)
 
 
 def write_reading(

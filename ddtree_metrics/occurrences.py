@@ -249,4 +249,7 @@ def _put_among(tables: Tables, line: Lines, more: pa.RecordBatch, numbers: Ints)
     tables["events"], line["events"] = more.take(pa.array(order)), numbers[order]
 
 
-__all__ = ["Occurrences", "places"]
+OCCURRENCE_CLASSES = (Occurrences, _Happening, _Queue)
+"""Whose objects are remembered from batch to batch."""
+
+__all__ = ["OCCURRENCE_CLASSES", "Occurrences", "places"]

@@ -20,16 +20,17 @@ from ddtree_metrics.counting import copy_counters
 from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
 from ddtree_metrics.dialects.engine import Parser
 from ddtree_metrics.errors import DDTreeWarning
-from ddtree_metrics.occurrences import Occurrences, places
+from ddtree_metrics.occurrences import OCCURRENCE_CLASSES, Occurrences, places
 from ddtree_metrics.opening import ReadOptions, open_lines
 from ddtree_metrics.records import TABLES, ServerStart
+from ddtree_metrics.remembering import from_plain, to_plain
 from ddtree_metrics.schema import arrow_schema, columns
 from ddtree_metrics.sources import AFTER_LEFT_OUT
 from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.steps.late_times import LateTimes
-from ddtree_metrics.steps.streams import Streams
+from ddtree_metrics.steps.streams import STREAM_CLASSES, StreamCounts, Streams
 from ddtree_metrics.steps.window_pairs import WindowPairs
-from ddtree_metrics.times import ALWAYS, Window
+from ddtree_metrics.times import ALWAYS, StampBefore, Window
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from ddtree_metrics.sources import Source
 
 Tables = dict[str, pa.RecordBatch]
+
+_REMEMBERED = (*STREAM_CLASSES, *OCCURRENCE_CLASSES, WindowPairs, LateTimes, StampBefore)
+"""Whose objects a reading hands on to the next."""
 
 _NO_LINES = np.empty(0, dtype=np.int64)
 
@@ -110,17 +114,54 @@ class Reading:
 
     def _tables(self) -> Iterator[Tables]:
         for lines in self.source.batches():
-            lines, holes = self._holes(lines)
-            parsed = self._parser.feed(lines)
-            tables, line = self._late.feed(*self._pairs.feed(dict(parsed.tables), dict(parsed.line)))
-            yield from self._placed(tables, line, holes)
+            yield from self.feed(lines)
+        yield from self.rest()
+
+    def feed(self, lines: pa.RecordBatch, *, after_hole: bool = False) -> Iterator[Tables]:
+        """Yield the tables of one batch of lines; ``after_hole`` says that lines before it are missing."""
+        lines, holes = self._holes(lines)
+        if after_hole:
+            holes = np.append(holes, self._parser.lines)
+        parsed = self._parser.feed(lines)
+        tables, line = self._late.feed(*self._pairs.feed(dict(parsed.tables), dict(parsed.line)))
+        yield from self._placed(tables, line, holes)
+
+    def rest(self) -> Iterator[Tables]:
+        """Yield what waited for lines that did not come, and the server starts; then the account is complete."""
         yield from self._placed(*self._pairs.rest(), _NO_LINES)
         yield from self._placed(*self._late.rest(), _NO_LINES)
         if self._servers:
-            starts = _merge_starts(self._servers)
-            self._account({"servers": starts})
-            yield {"servers": starts}
+            yield self._told_starts(_merge_starts(self._servers))
         self._finish()
+
+    def whole_starts(self) -> Iterator[Tables]:
+        """Yield the server starts to which no line can be added any more, and forget them."""
+        starts = _merge_starts(self._servers)
+        open_ = {place: number for number, place in enumerate(places(starts))} if self._servers else {}
+        whole = np.ones(starts.num_rows, dtype=bool)
+        whole[list(open_.values())] = False
+        self._servers = [(place, starts.slice(number, 1).to_pylist()[0]) for place, number in open_.items()]
+        if whole.any():
+            yield self._told_starts(starts.filter(pa.array(whole)))
+
+    def _told_starts(self, starts: pa.RecordBatch) -> Tables:
+        self._account({"servers": starts})
+        return {"servers": starts}
+
+    def memory(self) -> Any:
+        """Return, as plain data, what the lines so far mean for those that follow; see `recall`."""
+        self._streams.forget_old()
+        held = {name: getattr(self, f"_{name}") for name in ("pairs", "late", "occurrences", "streams", "servers")}
+        return to_plain({**held, "lines": self._parser.lines, "stamp": self._parser.last_stamp}, _REMEMBERED)
+
+    def recall(self, memory: Any) -> None:
+        """Go on behind the lines of another reading; what was counted in it is not counted here."""
+        held = from_plain(memory, _REMEMBERED)
+        self._parser.lines, self._parser.last_stamp = held.pop("lines"), held.pop("stamp")
+        for name, value in held.items():
+            setattr(self, f"_{name}", value)
+        self._streams.counts = StreamCounts()
+        self._occurrences.duplicates = self._occurrences.told = 0
 
     def _placed(self, tables: Tables, line: dict[str, Any], holes: npt.NDArray[np.int64]) -> Iterator[Tables]:
         """Say of the rows of one batch what they mean beside those before; yield them if there are any."""

@@ -397,7 +397,7 @@ def _from_local(naive: datetime, zone: tzinfo | None, text: str, first_of_day: b
 
 
 @dataclass(slots=True)
-class _Last:
+class StampBefore:
     """The line before, as it was resolved: local, UTC, its repeated hour (-1: none), which pass, and whether that is sure."""
 
     local: int
@@ -434,7 +434,7 @@ class Localizer:
 
     def __init__(self, tz: zoneinfo.ZoneInfo | None) -> None:
         self._tz = tz
-        self._last: _Last | None = None
+        self.last: StampBefore | None = None
         self._years: dict[int, list[tuple[int, int, int]]] = {}
         self._steps: NDArray[np.int64] | None = None
 
@@ -475,7 +475,7 @@ class Localizer:
                 self._resolve(local, utc, flags, np.where(fold, which, -1), steps)
         folded = inside[-1] and after[which[-1]] < before[which[-1]]
         if not folded:
-            self._last = _Last(int(local[-1]), int(utc[-1]), -1, False, True)
+            self.last = StampBefore(int(local[-1]), int(utc[-1]), -1, False, True)
         return utc, flags
 
     def _resolve(self, local: Any, utc: Any, flags: Any, folds: Any, steps: Any) -> None:
@@ -493,9 +493,9 @@ class Localizer:
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             i = int(index[start])
             key = int(steps[folds[i], 0])
-            last = self._last
+            last = self.last
             if i > 0 and neighbour[start] < 0:
-                last = _Last(int(local[i - 1]), int(utc[i - 1]), -1, False, True)
+                last = StampBefore(int(local[i - 1]), int(utc[i - 1]), -1, False, True)
             wide = int(width[start])
             first = int(local[i]) - int(steps[folds[i], 1])
             slack = int(_slack(wide))
@@ -516,7 +516,7 @@ class Localizer:
             if not sure:
                 flags[part] = "ambiguous"
             j = int(part[-1])
-            self._last = _Last(int(local[j]), int(utc[j]), key, second, sure)
+            self.last = StampBefore(int(local[j]), int(utc[j]), key, second, sure)
 
     def _transitions(self, local: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return (instant, offset before, offset after), all in us, for all years that were met so far."""

@@ -18,6 +18,7 @@ from ddtree_metrics.dialects.scan import Ints
 from ddtree_metrics.dialects.secrets import DOUBTFUL, redact
 from ddtree_metrics.dialects.stamps import RANKS, Head, Heads, take_heads
 from ddtree_metrics.schema import arrow_schema
+from ddtree_metrics.times import Localizer
 
 __all__ = [
     "ORIGIN",
@@ -60,21 +61,22 @@ class RowTimes:
 
     def __init__(self, tz: ZoneInfo | None) -> None:
         self._tz = tz
-        self._localizer: Any = None
+        self.localizer: Localizer | None = None
+
+    def begin(self) -> Localizer:
+        """Return what works out the zone; made when the first stamp needs it."""
+        self.localizer = self.localizer or Localizer(self._tz)
+        return self.localizer
 
     def localize(self, batch: pa.RecordBatch, pieces: list[Piece]) -> None:
         """Turn the local stamps of all pieces of a batch into UTC, in the order of the lines; ``heads`` is changed in place."""
         if self._tz is None or not pieces or self._is_sure(batch):
             return
-        if self._localizer is None:
-            from ddtree_metrics.times import Localizer
-
-            self._localizer = Localizer(self._tz)
         rows = np.concatenate([p.rows for p in pieces])
         known = np.concatenate([p.heads.known for p in pieces])
         naive = np.concatenate([p.heads.naive for p in pieces])
         order = np.flatnonzero(known)[np.argsort(rows[known], kind="stable")]
-        made, flags = self._localizer.feed(naive[order])
+        made, flags = self.begin().feed(naive[order])
         naive[order] = made
         marked = [(int(i), flag) for i, flag in zip(order, flags, strict=True) if flag is not None]
         at = 0

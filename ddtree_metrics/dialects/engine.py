@@ -34,6 +34,7 @@ from ddtree_metrics.dialects.stamps import NO_HEAD, STAMP, Head, Heads, read_hea
 from ddtree_metrics.dialects.tallies import BrokenLines, QuotedLines, example_of
 from ddtree_metrics.errors import BrokenLine
 from ddtree_metrics.records import TABLES, RequestLine, table_of
+from ddtree_metrics.times import StampBefore
 
 FEW = 32
 _HEAD_BYTES = 96
@@ -117,6 +118,16 @@ class Parser:
                     words.setdefault(word_of(marker.encode()), []).append((marker.encode(), number))
         self._words = words
         self._sort_words()
+
+    @property
+    def last_stamp(self) -> StampBefore | None:
+        """The newest stamp whose zone had to be worked out: where clocks are set back, it decides on the next one."""
+        return self._clock.localizer.last if self._clock.localizer is not None else None
+
+    @last_stamp.setter
+    def last_stamp(self, stamp: StampBefore | None) -> None:
+        if stamp is not None:
+            self._clock.begin().last = stamp
 
     def _sort_words(self) -> None:
         self._word_keys = np.array(sorted(self._words), dtype=np.uint64)

@@ -10,7 +10,7 @@ import errno
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,16 @@ class JournalSource:
             if not denied:
                 raise
             raise SourceDenied(f"{error}; but other files of it are denied ({'; '.join(denied[:3])}): {GROUPS}") from None
+
+    @property
+    def headers(self) -> list[journal_files.Header]:
+        """The files that are read, as their headers say."""
+        return list(self._headers)
+
+    def narrow(self, paths: Collection[str]) -> None:
+        """Read only these of the files; what the selection means was found in all of them."""
+        self._headers = [h for h in self._headers if h.path in paths]
+        self._files = tuple(h.path for h in self._headers)
 
     def _leave_out_what_fails(self, found: journal_files.Files) -> None:
         """Ask libsystemd to open the files; leave out, and name, those that it cannot open though their headers look well."""

@@ -50,6 +50,7 @@ class Header:
     last_us: int
     online: bool
     size: int
+    file: bytes = b""
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ def read_header(path: str, head: bytes, size: int) -> Header | tuple[str, str]:
         return DAMAGED, f"was cut to {size} of {header_size + arena} bytes"
     entries, last, first = struct.unpack_from("<QQQ", head, 152)
     first_us, last_us = struct.unpack_from("<QQ", head, 184)
-    return Header(path, head[72:88], first, last, entries, first_us, last_us, head[16] == 1, size)
+    return Header(path, head[72:88], first, last, entries, first_us, last_us, head[16] == 1, size, head[24:40])
 
 
 def journal_files(directory: str, namespace: str | None = None, machine: str | None = None) -> list[str]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ddtree_metrics.errors import SourceDenied, SourceError, SourceNotFound, UsageError
 from ddtree_metrics.sources import JournalPlace, PathLike, Selection, Source, SourceStats
+from ddtree_metrics.sources.byte_streams import Bytes, Unpacked, compression
 from ddtree_metrics.sources.clean import shown
 from ddtree_metrics.sources.journal_files import GROUPS, is_kind, journal_files
 from ddtree_metrics.sources.rotated import rotation
@@ -206,6 +207,40 @@ def open_any(
     if failed and not parts:
         raise _all_of(failed)
     return Chain(title, parts, stats, roll, failed)
+
+
+def sorted_out(paths: Sequence[PathLike | BinaryIO], stats: SourceStats) -> tuple[list[str], list[str], list[Any], list[SourceError]]:
+    """Expand names, and tell apart journal files, other files and streams; also return what is not there, or denied."""
+    items, failed = _expand(paths, False, stats)
+    journals: list[str] = []
+    files: list[str] = []
+    streams: list[Any] = []
+    for item in items:
+        try:
+            if not isinstance(item, str):
+                streams.append(item)
+            elif os.path.isdir(item):  # noqa: PTH112
+                journals += _folder(item, stats)
+            elif _is_pipe(item):
+                streams.append(open_file(item))
+            else:
+                (journals if _is_journal(item) else files).append(item)
+        except SourceError as error:
+            failed.append(error)
+    return _once(journals, stats), files, streams, failed
+
+
+def head_of(path: str, size: int) -> bytes:
+    """Return the first bytes of a file as they are once it is unpacked."""
+    stats = SourceStats()
+    with open_file(path) as file:
+        packed: Bytes | Unpacked = Bytes(file, path, stats)
+        while (kind := compression(packed.peek(64))) is not None:
+            packed = Unpacked(packed, kind, stats)
+        head = b""
+        while len(head) < size and (more := packed.read()):
+            head += more
+    return head[:size]
 
 
 def _labels(items: Sequence[Any]) -> list[str]:

@@ -34,7 +34,7 @@ MOST_APART_US = 250_000
 
 
 @dataclass(slots=True)
-class _Group:
+class Group:
     """What is remembered of one group: its lowest rank, its stream, and its newest lines."""
 
     lowest: int = 1 << 40
@@ -65,7 +65,7 @@ class Ranks:
     """Find copies from batch to batch."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str], _Group] = {}
+        self._groups: dict[tuple[str, str], Group] = {}
 
     def feed(self, name: str, r: BatchRows, streams: Labels) -> Copies:
         """Find the copies among the rows of one batch of a table.
@@ -87,7 +87,7 @@ class Ranks:
         adopted: list[tuple[Ints, str]] = []
         for code, key in enumerate(groups.texts):
             at = groups.rows(code)
-            group = self._groups.setdefault((name, key), _Group())
+            group = self._groups.setdefault((name, key), Group())
             group.lowest = min(int(rank[at].min()), group.lowest)
             own, others = at[rank[at] == group.lowest], at[rank[at] != group.lowest]
             made.duplicate[others] = True
@@ -111,7 +111,7 @@ class Ranks:
             made.streams = Labels(codes, texts)
         return made
 
-    def _stand_ins(self, r: BatchRows, group: _Group, own: Ints, others: Ints, rank: Ints) -> Ints:
+    def _stand_ins(self, r: BatchRows, group: Group, own: Ints, others: Ints, rank: Ints) -> Ints:
         """Return the lines of other ranks whose step the lowest rank did not log."""
         if not self._is_fine(r, others):
             return np.empty(0, dtype=np.int64)  # it cannot be told which step a line is of: all stay copies

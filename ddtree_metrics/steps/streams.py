@@ -22,11 +22,14 @@ from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.steps.columns import BatchRows
 from ddtree_metrics.steps.intervals import CLOCK_STEP_US, CODE, REASONS, Last, RowClocks, judge
-from ddtree_metrics.steps.rank_copies import Ranks
+from ddtree_metrics.steps.rank_copies import Group, Ranks
 from ddtree_metrics.steps.stream_ids import Labels, Origin, Origins, begins_as, concerns, family_of, in_order, stream_of, unit_of
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+STREAMS_KEPT = 4_096
+"""Streams of a table that are remembered from one run to the next."""
 
 _NEVER = np.int64(-1)
 _BREAKS = ("prefill_between", "retraction", "suppressed", "restart", "outside_window")
@@ -106,6 +109,14 @@ class Streams:
         if found:
             out["events"] = _append_events(out.get("events"), found)
         return out
+
+    def forget_old(self) -> None:
+        """Forget all streams but the newest, of which so many are kept that none that goes on is among the others."""
+        for name in ("steps", "decode"):
+            mine = sorted((key for key in self._last if key[0] == name), key=lambda key: self._last[key].line)
+            for key in mine[:-STREAMS_KEPT]:
+                del self._last[key]
+        self._families = {family: key for family, key in self._families.items() if (family[0], key) in self._last}
 
     # -- clocks ---------------------------------------------------------------------------------------------------------------
 
@@ -355,3 +366,7 @@ def _append_events(batch: pa.RecordBatch | None, found: list[dict[str, Any]]) ->
         return extra
     table = pa.Table.from_batches([batch.cast(schema) if batch.schema != schema else batch, extra]).combine_chunks()
     return table.to_batches()[0]
+
+
+STREAM_CLASSES = (Streams, StreamCounts, _Followed, Last, Ranks, Group)
+"""Whose objects are remembered from batch to batch."""

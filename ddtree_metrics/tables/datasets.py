@@ -30,15 +30,9 @@ from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX, SCHEMA_VERSION, arrow_schema, columns
 from ddtree_metrics.tables import check_metadata, concat, conform, table_name
 from ddtree_metrics.tables.atomic import lock, make_folder, swept, sync_folder, told
+from ddtree_metrics.tables.manifest import UNKNOWN, account_of, is_lake, visible
 from ddtree_metrics.tables.overlaps import Overlap, once
 from ddtree_metrics.tables.writers import GROUP_ROWS, FileWriter, Metadata
-
-UNKNOWN = "unknown"
-"""The folder of rows whose host or date is not known.
-
-Hive's own word, ``__HIVE_DEFAULT_PARTITION__``, makes pandas and pyarrow refuse the whole dataset. Each part's metadata says what was
-meant, so that null comes back as null here, and a machine that is called ``unknown`` keeps its name.
-"""
 
 # What Spark and Hive escape in a folder's name, the blank, which pyarrow does, and what cannot be seen. All readers undo any %XX.
 _ODD = re.compile(r'[\x00-\x20"#%\'*/:=?\\{}\[\]^\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]')
@@ -124,12 +118,25 @@ class DatasetWriter:
         """
         with self._guarded():
             table = conform(batch, self._record)
-            for key, rows in _split(table, self._partition):
+            for key, found in _split(table, self._partition):
+                rows = self._admitted(key, found)
+                if not rows.num_rows:
+                    continue
                 writer = self._writer(key)
                 writer.write(rows)
                 self.rows += rows.num_rows
             while sum(w.pending_rows for w in self._open.values()) > 2 * GROUP_ROWS:
                 max(self._open.values(), key=lambda w: w.pending_rows).flush()
+
+    def _admitted(self, key: tuple[str | None, ...], rows: pa.Table) -> pa.Table:
+        """Return those of the rows of a partition that are to be written."""
+        return rows
+
+    def _next_part(self, folder: Path) -> Path:
+        """Name the next part of a folder, and say where it is staged."""
+        number = self._numbers.get(folder, 0)
+        self._numbers[folder] = number + 1
+        return self._staging / folder / f"{self._stem}-{number:04d}.parquet"
 
     def _writer(self, key: tuple[str | None, ...]) -> FileWriter:
         if key in self._open:
@@ -138,10 +145,7 @@ class DatasetWriter:
         if len(self._open) >= self._max_open:
             oldest, writer = self._open.popitem(last=False)
             self._close(oldest, writer)
-        folder = Path(*(f"{name}={_escaped(value)}" for name, value in zip(self._partition, key, strict=True)))
-        number = self._numbers.get(folder, 0)
-        self._numbers[folder] = number + 1
-        staged = self._staging / folder / f"{self._stem}-{number:04d}.parquet"
+        staged = self._next_part(folder_of(self._partition, key))
         make_folder(staged.parent)
         self._open[key] = self._part(staged, key, None)
         return self._open[key]
@@ -259,6 +263,11 @@ def _checked(partition: tuple[str, ...], record: type) -> tuple[str, ...]:
     return partition
 
 
+def folder_of(partition: tuple[str, ...], key: tuple[str | None, ...]) -> Path:
+    """Return the folder of a partition, from that of the table."""
+    return Path(*(f"{name}={_escaped(value)}" for name, value in zip(partition, key, strict=True)))
+
+
 def _escaped(value: str | None) -> str:
     """Write a value as a part of a folder's name; one that no file system takes is cut, and told from others by a hash.
 
@@ -350,7 +359,7 @@ def is_stored(path: str | os.PathLike[str]) -> bool:
         if place.is_dir():
             if any(inside.name.endswith((".journal", ".journal~")) for inside in place.iterdir()):
                 return False
-            return next(iter(_inside(place)), None) is not None
+            return is_lake(place) or next(iter(_inside(place)), None) is not None
         if not place.is_file():
             return False  # of a pipe nothing may be taken to look at it
         with place.open("rb") as file:
@@ -402,8 +411,14 @@ def read_tables(
             if key not in ("record", "schema_version", "partition", "source") and text not in said.setdefault(key, []):
                 said[key].append(text)
     made = {}
+    roots = [Path(given) for given in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    for root in filter(is_lake, roots):
+        for said in notes.values():
+            for key, text in account_of(root):
+                said.setdefault(key, []).append(text)
     for name, some in parts.items():
-        tables, shared = once(some, files[name])
+        # a lake has no row twice
+        tables, shared = (some, []) if len(roots) == 1 and is_lake(roots[0]) else once(some, files[name])
         if overlaps is not None and shared:
             overlaps[name] = shared
         entries = {key if i == 0 else f"{key}.{i}": text for key, texts in notes[name].items() for i, text in enumerate(texts)}
@@ -488,6 +503,10 @@ def _inside(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def _visible(root: Path) -> list[Path]:
+    return [part.path for parts in visible(root).parts.values() for part in parts]
+
+
 def _stored(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[_Stored]:
     made: list[_Stored] = []
     for given in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
@@ -496,7 +515,7 @@ def _stored(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
             made.append(_look(path)[0])
             continue
         with _told_as_source(path):
-            found = [_look(each) for each in _inside(path)]
+            found = [_look(each) for each in (_visible(path) if is_lake(path) else _inside(path))]
         if not found:
             raise SourceNotFound(f"no Parquet file in {path}; give a file or a folder that export wrote")
         found.sort(key=lambda pair: (pair[0].path.parent, pair[1] is not None, str(pair[1] or ""), pair[0].path.name))

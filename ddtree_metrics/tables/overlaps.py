@@ -98,7 +98,7 @@ def _keys(table: pa.Table) -> Keys:
     for name in (place, *(p for p in _PLACE if p != place), *_REST):
         if name not in table.column_names or table[name].null_count == n:
             continue
-        made = mixed(made, _numbers(table[name]))
+        made = mixed(made, numbers_of(table[name]))
     # which of the equal rows of this file each one is
     order = np.argsort(made, kind="stable")
     turn = np.empty(n, dtype=np.int64)
@@ -109,7 +109,8 @@ def _keys(table: pa.Table) -> Keys:
     return np.where(nowhere, np.uint64(0), mixed(made, turn))
 
 
-def _numbers(column: pa.ChunkedArray) -> Ints:
+def numbers_of(column: pa.ChunkedArray) -> Ints:
+    """Return a number for each value of a column of text, whole numbers or times; those of text hold in this process only."""
     if pa.types.is_string(column.type):
         coded = column.combine_chunks().dictionary_encode()
         some = np.fromiter(map(hash, coded.dictionary.to_pylist()), np.int64, len(coded.dictionary))
