@@ -41,6 +41,9 @@ from .iterating import (
     iter_journal as iter_journal,
     iter_text as iter_text,
 )
+from .fleet import (
+    open_dataset as open_dataset,
+)
 from .join import (
     join_batches as join_batches,
     join_requests as join_requests,

@@ -19,8 +19,8 @@ from ddtree_metrics.steps.basis_rows import PLAIN, PLAIN_IN_PART, basis_of
 from ddtree_metrics.steps.left_out import left_out
 from ddtree_metrics.steps.starts import names_of
 
-SUMMARY_VERSION = 2
-"""1: the first form. 2: step_time_seen_ms; server starts that no line tells of, and of several services."""
+SUMMARY_VERSION = 3
+"""1: the first form. 2: step_time_seen_ms; server starts that no line tells of, and of several services. 3: by_host, by_day."""
 
 MAX_RUNS = 12
 """So many server starts are listed; of more, the last ones."""
@@ -97,6 +97,8 @@ class Summary:
         What was left out, by reason.
     notes : tuple of str
         What a reader should know.
+    by_host, by_day : tuple of SummaryLine
+        Each host and each day of a lake.
     """
 
     rows: dict[str, int]
@@ -109,6 +111,14 @@ class Summary:
     by_context: tuple[SummaryLine, ...]
     excluded: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    by_host: tuple[SummaryLine, ...] = ()
+    by_day: tuple[SummaryLine, ...] = ()
+
+    @property
+    def sections(self) -> dict[str, tuple[SummaryLine, ...]]:
+        """The lines by what they are told apart by."""
+        found = {"all": (self.total,), "host": self.by_host, "day": self.by_day, "server start": self.runs, "context": self.by_context}
+        return {name: lines for name, lines in found.items() if lines}
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data for JSON, with ``schema_version``."""
@@ -313,9 +323,8 @@ def summary_lines(summary: Summary, width: int = 80) -> list[TextLine]:
     if summary.first and summary.last and summary.span_s is not None:
         out += _wrap(f"{summary.first[:19]}Z to {summary.last[:19]}Z ({format_span(int(summary.span_s * 1e6))})", width, "title")
     if summary.total.steps:
-        sections = [("", [_cells(summary.total)])]
-        sections += [("server start", [_cells(line) for line in summary.runs])] if summary.runs else []
-        sections += [("context, tokens", [_cells(line) for line in summary.by_context])] if summary.by_context else []
+        heads = {"all": "", "context": "context, tokens"}
+        sections = [(heads.get(name, name), [_cells(line) for line in lines]) for name, lines in summary.sections.items()]
         out += [TextLine(), *table(sections, _HEAD, width, first_to_go=_FIRST_TO_GO), TextLine()]
         for line in summary.runs:
             out += _wrap(f"{line.name}: {line.called}", width) if line.called else []
@@ -330,7 +339,7 @@ def summary_lines(summary: Summary, width: int = 80) -> list[TextLine]:
 def _cells(line: SummaryLine) -> tuple[str, ...]:
     return (
         line.name,
-        f"{line.requests:,}",
+        f"{line.requests:,}" if line.requests else "-",
         f"{line.timed_steps:,}",
         _number(line.tokens_per_step_micro, 2),
         _number(line.step_time_seen_ms),

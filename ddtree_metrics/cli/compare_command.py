@@ -12,11 +12,14 @@ import click
 from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.dead_ends import end_if_nothing
 from ddtree_metrics.cli.gates import fail_if_slower_option
+from ddtree_metrics.cli.lakes import is_partitioned, lake_of
 from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say_notes
 from ddtree_metrics.errors import TimeError
+from ddtree_metrics.layout import TextLine
 
 if TYPE_CHECKING:
     from ddtree_metrics.diagnosis import Diagnosis
+    from ddtree_metrics.fleet import Dataset
     from ddtree_metrics.log import Log
 
 EXAMPLES = """
@@ -27,6 +30,7 @@ Examples:
   ddtree-logs compare 13:00..13:30 14:00..14:30 -u sglang-kimi.service --since today
   ddtree-logs compare sglang-a.service sglang-b.service --since 1h
   ddtree-logs compare --around 14:05 run.log                   the half hours before and after 14:05
+  ddtree-logs compare lake/ host:kimi-1 host:kimi-2            two hosts of a lake; also day:, run:, unit:, boot:, FROM..TO
   ddtree-logs compare --last 1h -u sglang-kimi.service         the last hour against the one before it
 """
 
@@ -67,6 +71,11 @@ def compare(
         raise click.UsageError("--around and --last are two ways to choose the same windows; give one of them")
     if around is None and last is None and b is None:
         raise click.UsageError("give two things to compare, A and B, or --around TIME, or --last SPAN")
+    if a is not None and b is not None and len(source.files) == 1 and is_partitioned(a):
+        a, b, source = b, source.files[0], replace(source, files=(a,))  # the lake may come first
+    lake = None if {a, b} & set(source.files) else lake_of(source)
+    if lake is not None:
+        return _of_lake(lake, *_sides(lake, a, b, around, last, source), level=level, as_json=as_json, fail_if_slower=fail_if_slower)
     source = _with_units(source, a, b)
     for name in {a, b} & set(source.files):
         if name is not None and Path(name).exists() and not Path(name).is_file() and not Path(name).is_dir():
@@ -77,7 +86,7 @@ def compare(
     before: Any
     after: Any
     if around is not None or last is not None:
-        before, after = _halves(log, around, last, source)
+        before, after = _halves(log.coverage.last_us or 0, around, last, source)
     elif a is not None and b is not None and source.files == (a, b):
         before, after = _of_files(source, log, a, b)
         names = _short_names(a, b)
@@ -93,6 +102,32 @@ def compare(
     say_notes(log.coverage)
     fail_if_damaged(log.coverage)
     gates.fail_if_slower(found, fail_if_slower, in_time=False)
+
+
+def _sides(lake: Dataset, a: str | None, b: str | None, around: str | None, last: str | None, source: Input) -> tuple[str, str]:
+    """Return the two groups of a lake that are compared, in words."""
+    if a is not None and b is not None:
+        return a, b
+    end = lake.streams["last_us"].max()
+    halves = _halves(int(end) if end == end else 0, around, last, source)
+    first, second = ("..".join(instant.isoformat() for instant in half) for half in halves)
+    return first, second
+
+
+def _of_lake(lake: Dataset, a: str, b: str, *, level: float, as_json: bool, fail_if_slower: float | None) -> None:
+    """Compare two groups of a lake."""
+    from dataclasses import asdict
+
+    from ddtree_metrics.fleet.split import rows_of, split, split_lines
+
+    found = split(lake, a, b, level=level)
+    names = (rows_of(lake, a)[1], rows_of(lake, b)[1])
+    if as_json:
+        known = {name: None if isinstance(value, float) and value != value else value for name, value in asdict(found).items()}
+        screen.write_json({"schema_version": 1, "before": names[0], "after": names[1], **known, "lake_notes": lake.notes})
+    else:
+        screen.say_lines([*split_lines(found, names), *(TextLine(note, "warning") for note in lake.notes)])
+    gates.fail_if_split_slower(found, fail_if_slower)
 
 
 def _is_unit(name: str | None) -> bool:
@@ -114,13 +149,12 @@ def _with_units(source: Input, a: str | None, b: str | None) -> Input:
     return replace(source, keywords=keywords)
 
 
-def _halves(log: Log, around: str | None, last: str | None, source: Input) -> tuple[Any, Any]:
+def _halves(end: int, around: str | None, last: str | None, source: Input) -> tuple[Any, Any]:
     """Return two windows that meet at a time: before it, and after it."""
     from datetime import datetime, timedelta, timezone
 
     from ddtree_metrics.times import EPOCH, parse_window_of_log
 
-    end = log.coverage.last_us or 0
     window = parse_window_of_log(around or last, None, last_us=end, tz=source.zone)
     at = window.since_us or 0
     side = SIDE_US if around is not None else end - at

@@ -11,6 +11,7 @@ from ddtree_metrics.errors import EXIT_ERROR, EXIT_NOT_FOUND
 
 if TYPE_CHECKING:
     from ddtree_metrics.diagnosis import Diagnosis
+    from ddtree_metrics.metrics.attribution import Attribution
     from ddtree_metrics.summary import Summary
 
 
@@ -76,6 +77,16 @@ def fail_if_slower(found: Diagnosis, limit: float | None, *, in_time: bool) -> N
     said = answer(found)
     equal = f", {100 * (1 - ratio.value):.0f} % at equal mix" if ratio is main.speed_ratio_equal else ""
     _end(EXIT_ERROR, f"{said.headline[0].lower()}{said.headline[1:]}: {said.speeds}{equal}, more than {100 * limit:g} %")
+
+
+def fail_if_split_slower(found: Attribution, limit: float | None) -> None:
+    """End with 1 where the second group of a lake is slower than the first by more than a share, at equal mix where that is known."""
+    if limit is None or not found.speed_ratio_high < 1:
+        return
+    equal = found.tokens_ratio_equal / found.step_time_ratio_equal
+    ratio = equal if equal > 0 else found.speed_ratio
+    if 1 - ratio > limit:
+        _end(EXIT_ERROR, f"{100 * (1 - ratio):.0f} % slower{' at equal mix' if equal > 0 else ''}, more than {100 * limit:g} %")
 
 
 def _end(code: int, reason: str) -> None:

@@ -12,6 +12,7 @@ import click
 
 from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.gates import fail_below_option, fail_if_slower_option
+from ddtree_metrics.cli.lakes import lake_of
 from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say, say_notes
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Examples:
   ddtree-logs summary --since 1h -u sglang-kimi.service
   ddtree-logs summary run.log.gz --requests requests.jsonl
   ddtree-logs summary --since today -u sglang-kimi.service -o today.csv
+  ddtree-logs summary lake/ --since 7d                                       a lake of many hosts, by DuckDB
   ddtree-logs summary --since 1h -u sglang-kimi.service --fail-below 30      for cron: 1 where it is slower
   ddtree-logs summary --since 1d -u sglang-kimi.service --fail-if-slower 10%
 """
@@ -54,8 +56,18 @@ def summary(
     form = _form(as_csv, as_json, output)
     if output is not None:
         refuse_existing(Path(output), force)
-    log = source.log()
-    made = summarise(log)
+    lake = lake_of(source)
+    if lake is not None:
+        from ddtree_metrics.fleet.overview import summarise_lake
+
+        if fail_if_slower is not None:
+            raise click.UsageError(
+                "--fail-if-slower asks for a change in time, and a lake is asked for it by: ddtree-logs compare LAKE/ A B"
+            )
+        log, made = None, summarise_lake(lake)
+    else:
+        log = source.log()
+        made = summarise(log)
     text = _csv(made) if form == "csv" else screen.json_text(made.to_dict()) if form == "json" else ""
     if output is not None:
         text = text or "".join(f"{line.text}\n" for line in summary_lines(made))
@@ -65,10 +77,11 @@ def summary(
         screen.write(text, nl=False)
     else:
         screen.say_lines(summary_lines(made, screen.width()))
-    say_notes(log.coverage)
-    fail_if_damaged(log.coverage)
+    if log is not None:
+        say_notes(log.coverage)
+        fail_if_damaged(log.coverage)
     gates.fail_below(made, fail_below)
-    if fail_if_slower is not None:
+    if log is not None and fail_if_slower is not None:
         from ddtree_metrics.diagnosis import diagnose
 
         gates.fail_if_slower(diagnose(log, tz=source.zone), fail_if_slower, in_time=True)
@@ -97,7 +110,7 @@ def _csv(made: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["section", *names])
-    for section, lines in (("all", (made.total,)), ("server start", made.runs), ("context", made.by_context)):
+    for section, lines in made.sections.items():
         for line in lines:
             row = asdict(line)
             writer.writerow([section, *("" if row[name] is None else row[name] for name in names)])

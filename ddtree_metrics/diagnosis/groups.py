@@ -92,10 +92,11 @@ def _instant(x: Any) -> bool:
 def _from_words(panel: Basis, text: str) -> tuple[Bools, str, str]:
     head, _, tail = text.partition(":")
     head, tail = head.strip().lower(), tail.strip()
+    ends = range_of(text)
+    if ends is not None:
+        return _range(panel, *ends)
     if ".." in text:
         since, until = (part.strip() or None for part in text.split("..", 1))
-        if head in _COLUMNS:
-            return _range(panel, head, _number(tail.split("..")[0], text), _number(tail.split("..")[1], text, open_end=True))
         return _window(panel, since, until)
     if head == "run" and tail.lstrip("-").isdigit():
         return _run(panel, int(tail))
@@ -110,15 +111,26 @@ def _from_words(panel: Basis, text: str) -> tuple[Bools, str, str]:
         return _service(panel, tail)
     if head in ("request", "requests") and tail:
         return _requests(panel, [part.strip() for part in tail.split(",")])
-    if head in _COLUMNS and tail:
-        low, dash, high = tail.partition("-")
-        if dash:
-            end = _number(high, text, open_end=True)
-            if end < _number(low or "0", text):
-                raise MetricError(f"the range {tail!r} of the group {text!r} is empty: its first end is larger than its last")
-            # '0-1023' names whole numbers, both ends meant
-            return _range(panel, head, _number(low or "0", text), end + 1 if np.isfinite(end) else end)
     raise MetricError(f"cannot understand the group {text!r}; give {GROUP_FORMS}")
+
+
+def range_of(text: str) -> tuple[str, float, float] | None:
+    """Read a group that is a range: ``context:0-1023``, ``batch:2..4``; its upper end is not in it. None if it is another group."""
+    head, _, tail = text.partition(":")
+    head, tail = head.strip().lower(), tail.strip()
+    if head not in _COLUMNS or not tail:
+        return None
+    if ".." in tail:
+        low, _, high = tail.partition("..")
+        return head, _number(low, text), _number(high.split("..")[0], text, open_end=True)
+    low, dash, high = tail.partition("-")
+    if not dash:
+        return None
+    end = _number(high, text, open_end=True)
+    if end < _number(low or "0", text):
+        raise MetricError(f"the range {tail!r} of the group {text!r} is empty: its first end is larger than its last")
+    # '0-1023' names whole numbers, both ends meant
+    return head, _number(low or "0", text), end + 1 if np.isfinite(end) else end
 
 
 def _number(text: str, whole: str, *, open_end: bool = False) -> float:

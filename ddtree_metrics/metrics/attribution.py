@@ -288,10 +288,11 @@ def _side(given: Any, step_time: str) -> _Side:
     """Read one side from whatever was given."""
     if isinstance(given, pd.DataFrame):
         times, tokens = cols.step_ms(given), cols.finite(cols.numeric(given, "tokens"))
-        timed, counted = times[np.isfinite(times)], tokens[np.isfinite(tokens)]
-        if not len(timed) or not len(counted):
-            return _Side(NAN, NAN, error="no step has a step time" if not len(timed) else "no step has a token count")
-        return _checked(float(timed.mean() if step_time == "mean" else np.median(timed)), float(counted.mean()))
+        timed, counted, steps = np.isfinite(times), np.isfinite(tokens), cols.row_steps(given)
+        if not timed.any() or not counted.any():
+            return _Side(NAN, NAN, error="no step has a step time" if not timed.any() else "no step has a token count")
+        middle = float(np.average(times[timed], weights=steps[timed]) if step_time == "mean" else np.median(times[timed]))
+        return _checked(middle, float(np.average(tokens[counted], weights=steps[counted])))
     if isinstance(given, pd.Series):
         given = given.to_dict()
     if isinstance(given, Mapping):
@@ -377,7 +378,7 @@ def _of_frames(
             side=side,
             ms=cols.step_ms(parts),
             tokens=cols.finite(cols.numeric(parts, "tokens")),
-            weight=np.ones(len(parts)),
+            weight=cols.row_steps(parts),
             owner=keys.codes,
             lead=keys.codes[first[1][first[2].reshape(-1)]],
             held={} if change.equal_reason or not change.mix_known else {n: cols.finite(cols.numeric(parts, n)) for n in held},
@@ -420,6 +421,7 @@ def _hold(change: _Change, parts: pd.DataFrame, held: tuple[str, ...], given: bo
 
 
 _NEEDED = (
+    "row_steps",
     "request_id",
     "prompt_id",
     "prompt_len",

@@ -109,7 +109,7 @@ def by_context(
     frame_of(request_steps, "request_steps", ((by, "request_id"),), "by_context")
     axis = cols.finite(cols.numeric(request_steps, by))
     known = np.isfinite(axis)
-    limits = _edges(axis[known], edges, bins, width)
+    limits = bin_edges(axis[known], edges, bins, width)
     if each is not None:
         return _of_each(request_steps, each, limits, by=by, level=level, resamples=resamples, seed=seed)
     place = np.searchsorted(limits, axis, side="right") - 1
@@ -176,8 +176,7 @@ class _Data:
         self.tokens = cols.finite(cols.numeric(frame, "tokens"))
         self.bounds = token_bounds(self.tokens)
         self.batch = cols.finite(cols.numeric(frame, "batch_size"))
-        made = cols.finite(cols.numeric(frame, "row_steps")) if cols.has(frame, "row_steps") else np.ones(len(frame))
-        self.count = np.where(made > 0, made, 1.0)
+        self.count = cols.row_steps(frame)
         self.step = cols.step_codes(frame)
         self.total = _batch_context(frame, self.step, self.batch)
         # A step's time is one observation, however many requests share it: it is resampled with the first of them.
@@ -319,7 +318,7 @@ def _batch_context(frame: pd.DataFrame, step: Ints, batch: Floats) -> Floats:
     return np.where(np.isfinite(stated), stated, np.where(whole, total[place], np.nan))
 
 
-def _edges(axis: Floats, edges: Sequence[float] | None, bins: int | None, width: float | None) -> Floats:
+def bin_edges(axis: Floats, edges: Sequence[float] | None = None, bins: int | None = None, width: float | None = None) -> Floats:
     """Choose bin edges: as given, of equal count, of equal width, or doubling."""
     if edges is not None:
         made = np.asarray([float(e) for e in edges], dtype=float)

@@ -85,12 +85,17 @@ class _Histogram:
         columns = [place, bucket.astype(np.int64) - 1]
         columns += [getattr(self, name)[place, bucket] for name in ("n", "us", "n_tokens", "tokens")]
         arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-        notes = {_LEFT_OUT: str(self.left_out).encode()}
-        if edges is not None:
-            notes[_EDGES] = ",".join(repr(float(e)) for e in edges).encode()
-        else:
-            notes[_WIDTH] = repr(float(width if width is not None else 0)).encode()
-        return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(notes))
+        return described(pa.Table.from_arrays(arrays, schema=SCHEMA), width, edges, self.left_out)
+
+
+def described(table: pa.Table, width: float | None, edges: Sequence[float] | None, left_out: int) -> pa.Table:
+    """Return a histogram that says its bins, and how many rows have none of them, in its metadata."""
+    notes = {_LEFT_OUT: str(left_out).encode()}
+    if edges is not None:
+        notes[_EDGES] = ",".join(repr(float(e)) for e in edges).encode()
+    else:
+        notes[_WIDTH] = repr(float(width if width is not None else 0)).encode()
+    return table.replace_schema_metadata(notes)
 
 
 def buckets(us: Floats) -> Ints:
@@ -216,8 +221,11 @@ class _Alone:
         return context, us
 
 
-def _quantiles(timed: pd.DataFrame, shares: tuple[float, ...]) -> list[float]:
-    """Return quantiles in ms, between the two nearest ranks as usual; each value is the middle of its bucket."""
+def bucket_quantiles(timed: pd.DataFrame, shares: tuple[float, ...]) -> list[float]:
+    """Return quantiles in ms of rows (``bucket``, ``n``) in order, between the two nearest ranks as usual.
+
+    Each value is the middle of its bucket.
+    """
     upto = np.cumsum(timed["n"].to_numpy(dtype=np.int64))
     middle = GROWTH ** (timed["bucket"].to_numpy(dtype=float) + 0.5) / 1000.0
     made = []
@@ -288,7 +296,7 @@ def summarise_histogram(table: pa.Table) -> pd.DataFrame:
         reasons = ["no interval: a histogram holds no requests"]
         if row["timed_steps"]:
             row["step_time_mean_ms"] = float(timed["sum_us"].sum()) / row["timed_steps"] / 1000.0
-            row["step_time_p50_ms"], row["step_time_p95_ms"] = _quantiles(timed, (0.5, 0.95))
+            row["step_time_p50_ms"], row["step_time_p95_ms"] = bucket_quantiles(timed, (0.5, 0.95))
         else:
             reasons.append("no step of this bin has a step time")
         if counted:

@@ -6,28 +6,24 @@ years. All text is escaped where it is put in (``markup``), so that nothing a lo
 
 from __future__ import annotations
 
-import re
-from importlib import resources
-from string import Template
 from typing import TYPE_CHECKING, Any
 
-from ddtree_metrics import __version__
 from ddtree_metrics.diagnosis.answer import answer
 from ddtree_metrics.report import account
 from ddtree_metrics.report.charts import charts, sweep
 from ddtree_metrics.report.evidence import evidence
 from ddtree_metrics.report.facts import gather
 from ddtree_metrics.report.first_screen import first_screen, parts
-from ddtree_metrics.report.markup import Html, escape, join, tag
-from ddtree_metrics.schema import SCHEMA_VERSION
+from ddtree_metrics.report.lake_page import render_lake_report
+from ddtree_metrics.report.markup import Html, tag
+from ddtree_metrics.report.page import REPORT_VERSION, whole_page
 from ddtree_metrics.steps.given import need_log
 
 if TYPE_CHECKING:
     from ddtree_metrics.diagnosis import Diagnosis
     from ddtree_metrics.log import Log
 
-REPORT_VERSION = 2
-"""1: the first form. 2: the answer on the first screen, evidence folded."""
+__all__ = ["REPORT_VERSION", "render_lake_report", "render_report"]
 
 
 def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = None, title: str | None = None) -> str:
@@ -66,24 +62,7 @@ def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = 
         account.definitions(log, diagnosis, facts),
         _reproduce(),
     ]
-    return Template(_read("page.html")).substitute(
-        title=escape(name),
-        version=escape(__version__),
-        style=_read("page.css"),
-        header=tag("h1", name),
-        body=join([first_screen(diagnosis, facts), _nav(pieces), pieces]),
-        footer=tag(
-            "p",
-            f"Made by ddtree_metrics {__version__}; report form {REPORT_VERSION}, table schema {SCHEMA_VERSION}. "
-            "This page holds no script and asks the network for nothing.",
-        ),
-    )
-
-
-def _nav(pieces: list[Html | None]) -> Html:
-    """Link to the sections, by their headings."""
-    found = [m for piece in pieces if piece for m in [re.search(r'<h2 id="([^"]+)">(.*?)</h2>', piece)] if m]
-    return tag("nav", [tag("a", Html(m[2]), href=f"#{m[1]}") for m in found], aria_label="Sections")
+    return whole_page(name, [first_screen(diagnosis, facts), *pieces])
 
 
 def _reproduce() -> Html:
@@ -96,7 +75,3 @@ def _reproduce() -> Html:
         tag("pre", tag("code", shell), tabindex="0"),
         tag("pre", tag("code", python), tabindex="0"),
     )
-
-
-def _read(name: str) -> str:
-    return resources.files("ddtree_metrics.report").joinpath(name).read_text(encoding="utf-8")

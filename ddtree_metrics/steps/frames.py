@@ -187,6 +187,12 @@ def step_ms(frame: pd.DataFrame) -> Floats:
         return np.where(np.isfinite(made) & (made > 0), made, np.nan)
 
 
+def row_steps(frame: pd.DataFrame) -> Floats:
+    """Read how many steps of a request each row stands for: ``row_steps`` where it is there, else 1."""
+    made = finite(numeric(frame, "row_steps")) if has(frame, "row_steps") else np.ones(len(frame))
+    return np.where(made > 0, made, 1.0)
+
+
 def step_codes(frame: pd.DataFrame) -> Ints:
     """Give each step of a frame a number; a step may have several rows, one a request of the batch.
 
