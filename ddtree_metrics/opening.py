@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddtree_metrics import native
 from ddtree_metrics.dialects import DIALECTS, get
 from ddtree_metrics.errors import DDTreeError, UsageError
 from ddtree_metrics.keywords import ReadKeywords, TextKeywords, keywords_of
@@ -94,6 +95,7 @@ def read_options(**given: Unpack[ReadKeywords]) -> ReadOptions:
 
 def open_lines(paths: Paths | None, **given: Unpack[ReadKeywords]) -> tuple[Source, ReadOptions]:
     """Open files or pipes, or a journal where no paths are given."""
+    native.tell_once()
     options = read_options(**(only(given, ReadKeywords, "a journal") if paths is None else only(given, TextKeywords, "files")))
     if paths is None:
         return open_journal(options.place, options.selection, options.window), options
