@@ -244,7 +244,7 @@ class _Run:
             parts = {name: replace(entry, source=None) if entry.source == key else entry for name, entry in parts.items()}
         elif not entries:
             return reading.coverage
-        new = Manifest(number, manifest.partition, {**parts, **entries}, sources)
+        new = Manifest(number, manifest.partition, {**parts, **entries}, sources, manifest.kept_from)
         commit(self.root, new, [name for name in old if name not in entries])
         manifest.commit, manifest.parts, manifest.sources = new.commit, new.parts, new.sources
         self.made.commits += 1
@@ -267,6 +267,7 @@ class _CommitWriters:
         self, root: Path, manifest: Manifest, place: Path, names: PartNames, there: KnownRows, tables: tuple[str, ...], goes_on: bool
     ) -> None:
         self._how = {"partition": tuple(manifest.partition), "staging": place, "names": names, "number": manifest.commit + 1}
+        self._how["kept_from"] = manifest.kept_from
         self._root, self._there, self._tables, self._goes_on = root, there, tables, goes_on
         self._open: dict[str, LakeWriter] = {}
 

@@ -27,6 +27,10 @@ _SAID = {
 """What a row says that does not depend on the lines before and after it."""
 
 
+TIMED_TABLES = ("steps", "decode", "prefill")
+"""The tables whose parts say from when to when each boot of the machine wrote them."""
+
+
 class PartNames:
     """Names for the parts of one commit.
 
@@ -70,6 +74,8 @@ class LakeWriter(DatasetWriter):
         The commit's.
     known : KnownRows, optional
         What is there already, and is not written again.
+    kept_from : str, optional
+        The first day of which rows are taken.
     """
 
     def __init__(
@@ -82,10 +88,12 @@ class LakeWriter(DatasetWriter):
         names: PartNames,
         number: int,
         known: KnownRows | None = None,
+        kept_from: str | None = None,
         max_open: int = 32,
     ) -> None:
         self._place, self._names, self._commit_number, self._known = staging, names, number, known
-        self.left_out = 0
+        self._kept_from = kept_from or ""
+        self._boots: dict[tuple[str | None, ...], dict[str, list[int]]] = {}
         super().__init__(root, record, partition, source="lake", max_open=max_open)
 
     def _stage(self) -> None:
@@ -96,11 +104,23 @@ class LakeWriter(DatasetWriter):
         return self._staging / inner / (self._names.take(inner) + STAGED)
 
     def _admitted(self, key: tuple[str | None, ...], rows: pa.Table) -> pa.Table:
-        if self._known is None:
-            return rows
-        new = self._known.without(f"{self._table.name}/{folder_of(self._partition, key).as_posix()}", rows)
-        self.left_out += rows.num_rows - new.num_rows
-        return new
+        day = dict(zip(self._partition, key, strict=True)).get("date")
+        if day is not None and day < self._kept_from:
+            return rows.slice(0, 0)
+        if self._known is not None:
+            rows = self._new(key, rows)
+        if rows.num_rows and self._table.name in TIMED_TABLES:
+            spans = rows.select(["boot_id", "time"]).group_by("boot_id").aggregate([("time", "min"), ("time", "max")])
+            found = self._boots.setdefault(key, {})
+            for boot, first, last in zip(*(column.to_pylist() for column in _as_numbers(spans)), strict=True):
+                if boot is not None and first is not None:
+                    before = found.get(boot[:8], [first, last])
+                    found[boot[:8]] = [min(first, before[0]), max(last, before[1])]
+        return rows
+
+    def _new(self, key: tuple[str | None, ...], rows: pa.Table) -> pa.Table:
+        assert self._known is not None
+        return self._known.without(f"{self._table.name}/{folder_of(self._partition, key).as_posix()}", rows)
 
     def entries(self, source: str | None = None) -> dict[str, PartEntry]:
         """Complete the parts, and return what the manifest is to say of them.
@@ -117,7 +137,9 @@ class LakeWriter(DatasetWriter):
                 foot = pq.read_metadata(file)
             name = path.relative_to(self._staging).as_posix().removesuffix(STAGED)
             span = time_of(foot, "min"), time_of(foot, "max")
-            made[name] = PartEntry(foot.num_rows, path.stat().st_size, *span, SCHEMA_VERSION, list(key), self._commit_number, source)
+            size = path.stat().st_size
+            boots = self._boots.get(key, {})
+            made[name] = PartEntry(foot.num_rows, size, *span, SCHEMA_VERSION, list(key), self._commit_number, source, boots)
         return made
 
     def _clean(self) -> None:
@@ -165,7 +187,7 @@ class KnownRows:
     def _of(self, name: str, table: str) -> tuple[Keys, Keys, pa.ChunkedArray]:
         if name not in self._read:
             with (self._root / name).open("rb") as file, pq.ParquetFile(file) as opened:
-                self._read[name] = _keys(opened.read([*_ORIGIN, *_SAID.get(table, ()), "where"]), table)
+                self._read[name] = _keys(opened.read(key_columns(table)), table)
         return self._read[name]
 
 
@@ -177,6 +199,24 @@ def _keys(rows: pa.Table, table: str) -> tuple[Keys, Keys, pa.ChunkedArray]:
     placed = _with_turns(mixed(content, numbers_of(rows["where"])))
     clocked = np.asarray(rows["boot_id"].is_valid()) & np.asarray(rows["monotonic_us"].is_valid())
     return placed, np.where(clocked, _with_turns(content), np.uint64(0)), rows["where"]
+
+
+def _as_numbers(spans: pa.Table) -> list[pa.ChunkedArray]:
+    return [spans["boot_id"], spans["time_min"].cast(pa.int64()), spans["time_max"].cast(pa.int64())]
+
+
+def key_columns(table: str) -> list[str]:
+    """Return the columns that tell the rows of a table apart."""
+    return [*_ORIGIN, *_SAID.get(table, ()), "where"]
+
+
+def place_keys(rows: pa.Table, table: str) -> Keys:
+    """Return a number for place, times and content of each row that stands on a line; rows that stand on none are left out."""
+    rows = rows.filter(pc.is_valid(rows["where"]))
+    keys = np.zeros(rows.num_rows, dtype=np.uint64)
+    for name in key_columns(table):
+        keys = mixed(keys, numbers_of(rows[name]))
+    return keys
 
 
 def _with_turns(keys: Keys) -> Keys:

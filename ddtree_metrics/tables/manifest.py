@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -32,6 +33,7 @@ from ddtree_metrics.errors import OutputError, SchemaError, SourceNotFound
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX, SCHEMA_VERSION
 from ddtree_metrics.tables.atomic import lock, make_folder, sync_folder, told, write_whole
+from ddtree_metrics.times import format_us
 
 OWN = "_ddtree"
 """The folder of a lake's own files."""
@@ -39,6 +41,12 @@ LAYOUT = 1
 """1: the first form."""
 STAGED = ".part"
 """What a part's name ends in while it is staged."""
+SAME_NAME_US = 60_000_000
+"""Two boots of one machine do not overlap; by so much they may seem to, where its clock was set."""
+AHEAD_S = 300.0
+"""Rows that are so much newer than the file that holds them come from a clock that is ahead."""
+HOURS_APART = (1.0, 24.0)
+"""Newest rows of two hosts that are so many hours apart are named; further apart, one of them stopped."""
 UNKNOWN = "unknown"
 """The folder of rows whose host or date is not known.
 
@@ -63,6 +71,8 @@ class PartEntry:
         The commit that wrote it.
     source : str or None
         Whose newest rows it holds; such a part is written again as long as more rows come from there.
+    boots : dict of str to list of int
+        The first and the last time of each boot's rows, by the first eight digits of its id.
     """
 
     rows: int
@@ -73,6 +83,7 @@ class PartEntry:
     values: list[str | None]
     commit: int
     source: str | None = None
+    boots: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -89,18 +100,21 @@ class Manifest:
         By path from the root, with ``/``.
     sources : dict of str to dict
         What is remembered of each source.
+    kept_from : str or None
+        The first day that is kept; older ones were dropped, and are not taken again.
     """
 
     commit: int = 0
     partition: list[str] = field(default_factory=list)
     parts: dict[str, PartEntry] = field(default_factory=dict)
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kept_from: str | None = None
 
     def to_json(self) -> bytes:
         """Return it as JSON, a part a line."""
         parts = ",\n".join(f"  {json.dumps(path)}: {json.dumps(dataclasses.asdict(entry))}" for path, entry in sorted(self.parts.items()))
         sources = ",\n".join(f"  {json.dumps(key)}: {json.dumps(known)}" for key, known in sorted(self.sources.items()))
-        head = json.dumps({"layout": LAYOUT, "commit": self.commit, "partition": self.partition})[:-1]
+        head = json.dumps({"layout": LAYOUT, "commit": self.commit, "partition": self.partition, "kept_from": self.kept_from})[:-1]
         return f'{head},\n "parts": {{\n{parts}\n }},\n "sources": {{\n{sources}\n }}}}\n'.encode()
 
 
@@ -177,7 +191,7 @@ def load(root: Path) -> Manifest:
         if found["layout"] > LAYOUT:
             raise SchemaError(f"{path} is of layout {found['layout']}, and this version reads up to {LAYOUT}: upgrade ddtree-metrics")
         parts = {name: PartEntry(**entry) for name, entry in found["parts"].items()}
-        return Manifest(found["commit"], found["partition"], parts, found["sources"])
+        return Manifest(found["commit"], found["partition"], parts, found["sources"], found.get("kept_from"))
     except FileNotFoundError:
         return Manifest()
     except (ValueError, KeyError, TypeError) as error:
@@ -254,8 +268,47 @@ def _listed(root: Path, known: Manifest) -> Visible:
         else:
             made.deleted.append(folder)
             made.notes.append(f"{root / folder} was deleted, with {rows:,} rows")
+    made.notes += _about_hosts(root, known)
     for path in there.values():
         made._say(f"{path} is no part of this lake (it is not in its manifest) and is left out")
+    return made
+
+
+def _about_hosts(root: Path, known: Manifest) -> list[str]:
+    """Name hosts of which two seem to have one name, and hosts whose clocks may be hours apart."""
+    if "host" not in known.partition:
+        return []
+    at = known.partition.index("host")
+    boots: dict[str, dict[str, list[int]]] = {}
+    written: dict[str, float] = {}
+    for name, entry in known.parts.items():
+        host = entry.values[at]
+        for boot, (first, last) in entry.boots.items() if host is not None else ():
+            span = boots.setdefault(host or "", {}).setdefault(boot, [first, last])
+            span[:] = min(first, span[0]), max(last, span[1])
+            with contextlib.suppress(OSError):
+                written[host or ""] = max(written.get(host or "", 0.0), (root / name).stat().st_mtime)
+    made = []
+    ends = {host: max(last for _, last in spans.values()) for host, spans in boots.items()}
+    for host, spans in sorted(boots.items()):
+        ordered = sorted(spans.items(), key=lambda item: item[1])
+        for (one, (_, until)), (other, (since, _)) in itertools.pairwise(ordered):
+            if until - since > SAME_NAME_US:
+                made.append(
+                    f"two machines are called {host!r}, or the clock of one was set back: boots {one} and {other} both wrote from "
+                    f"{format_us(since)} on; their streams are kept apart, by host they are one"
+                )
+                break
+        ahead = ends[host] / 1e6 - written.get(host, float("inf"))
+        if ahead > AHEAD_S:
+            made.append(f"the clock of {host!r} is ahead: it wrote lines {ahead / 3600:.1f} h after the time at which they were exported")
+    newest = max(ends.values(), default=0)
+    apart = {
+        host: (newest - end) / 3.6e9 for host, end in sorted(ends.items()) if HOURS_APART[0] <= (newest - end) / 3.6e9 <= HOURS_APART[1]
+    }
+    if apart:
+        some = ", ".join(f"{host!r} by {hours:.1f} h" for host, hours in list(apart.items())[:5]) + (" …" if len(apart) > 5 else "")
+        made.append(f"the newest rows of hosts are hours apart ({some}): their clocks differ, their lines come late, or they stopped")
     return made
 
 
@@ -382,6 +435,12 @@ def settle(root: Path, manifest: Manifest) -> None:
     """
     own = root / OWN
     try:
+        removed = own / "removed.json"
+        if removed.is_file():
+            for name in json.loads(removed.read_bytes()).get(str(manifest.commit), ()):
+                if name not in manifest.parts:
+                    _remove(root, name)
+            removed.unlink()
         waiting = staging(root, manifest.commit)
         if waiting.is_dir():
             for path in sorted(waiting.rglob(f"*{STAGED}")):
@@ -391,12 +450,6 @@ def settle(root: Path, manifest: Manifest) -> None:
                     final.parent.mkdir(parents=True, exist_ok=True)
                     path.replace(final)
                     sync_folder(final.parent)
-        removed = own / "removed.json"
-        if removed.is_file():
-            for name in json.loads(removed.read_bytes()).get(str(manifest.commit), ()):
-                if name not in manifest.parts:
-                    _remove(root, name)
-            removed.unlink()
         shutil.rmtree(own / "staging", ignore_errors=True)
         named = {known["memory"] for known in manifest.sources.values()}
         for path in (own / "sources").glob("*.json"):
