@@ -47,6 +47,16 @@ class Occupant:
         return Occupant(self.request, self.left, self.need, self.gate, self.since, self.slot, self.done, self.part, self.again, self.queued)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """When a request may join: not before ``opens`` or ``seen``, nor after ``gone``; ``inert``: only its receipt is known."""
+
+    opens: int
+    seen: int
+    gone: int
+    inert: bool
+
+
 @dataclass(slots=True)
 class Segments:
     """Stretches of steps in which a request kept one slot."""
@@ -103,8 +113,13 @@ class Batch:
         change = np.flatnonzero(np.concatenate([batch[1:] != batch[:-1], [True]])) + begin + 1
         self.change = change
         after = begin + np.searchsorted(self.time, retracted, side="left")
-        self.stops = np.union1d(np.flatnonzero(steps.lost[begin:end]) + begin, after[(after > begin) & (after < end)])
+        self.losses = np.flatnonzero(steps.lost[begin:end]) + begin
+        self.stops = np.union1d(self.losses, after[(after > begin) & (after < end)])
         self.fresh = np.flatnonzero(steps.fresh[begin:end]) + begin
+        self.waiters = self._waiters(pending)
+        self.visited = np.union1d(np.union1d(change, self.stops), self.fresh)
+        """Steps at which a batch of unknown occupants is looked at, whoever waits."""
+        self.plain = bool((np.diff(self.time) >= 0).all() and (batch > 0).all())
         self.segments = Segments()
         self.flags: dict[int, set[str]] = {}
         self.active: list[Occupant] = []
@@ -227,8 +242,7 @@ class Batch:
         self._refill()
         while self.pending:
             r = self.pending[0]
-            fin = int(self.a.finished[r])
-            if fin != UNKNOWN and fin + self.tol.end_us < now:
+            if self.waiters[r].gone < now:
                 self.pending.pop(0)
                 self.missed.append(r)
                 self._refill()
@@ -236,18 +250,38 @@ class Batch:
             break
         found = []
         for r in self.pending:
-            entry = int(self.a.entry[r])
-            slack = self.tol.start_us if self.a.exact[r] else 0
-            received = int(self.a.received[r])
-            if entry > now + slack:
+            waiter = self.waiters[r]
+            if waiter.opens > now:
                 break
-            if received != UNKNOWN and received > now + 2_000 + self.tol.start_us // 10 + self.tol.coarse_us:
-                continue
-            fin = int(self.a.finished[r])
-            if fin != UNKNOWN and fin + self.tol.end_us < now:
-                continue
-            found.append(r)
+            if waiter.seen <= now <= waiter.gone:
+                found.append(r)
         return found
+
+    def _waiters(self, queue: list[int]) -> dict[int, Waiter]:
+        a, tol, at = self.a, self.tol, np.array(queue, np.int64)
+        opens = a.entry[at] - np.where(a.exact[at], tol.start_us, 0)
+        seen = np.where(a.received[at] == UNKNOWN, UNKNOWN, a.received[at] - 2_000 - tol.start_us // 10 - tol.coarse_us)
+        gone = np.where(a.finished[at] == UNKNOWN, FAR, a.finished[at] + tol.end_us)
+        inert = ~a.exact[at] & (a.finished[at] == UNKNOWN) & (a.completion[at] < 0) & (a.prompt[at] < 0)
+        columns = (column.tolist() for column in (opens, seen, gone, inert))
+        return {r: Waiter(*row) for r, row in zip(queue, zip(*columns, strict=True), strict=True)}
+
+    def _strangers_until(self, k: int) -> int:
+        """Return the step, from ``k`` on, before which nobody who is known can join, stay or be doubted.
+
+        A batch of unknown occupants has no history: only its size counts. Of requests of which nothing but the receipt is known none joins
+        before it is settled that nobody from before the log is left in the queue.
+        """
+        if not self.plain or self.settled or self.pool or not self.active or any(o.request != UNNAMED for o in self.active):
+            return k
+        self._refill()
+        wake = min((min(w.opens, w.gone) for w in map(self.waiters.__getitem__, self.pending) if not w.inert), default=int(FAR))
+        stop = self.begin + int(np.searchsorted(self.time, wake, side="left"))
+        i = int(np.searchsorted(self.losses, k, side="left"))
+        if i < len(self.losses):
+            stop = min(stop, int(self.losses[i]))
+        i = int(np.searchsorted(self.visited, stop, side="right")) - 1
+        return max(int(self.visited[i]), k) if i >= 0 else k
 
     def _refill(self) -> None:
         while len(self.pending) < WAITING and self.at < len(self.queue):
