@@ -44,7 +44,7 @@ class LoggedLine:
     tp_rank: Annotated[int | None, Col("Tensor-parallel rank.")] = None
     ep_rank: Annotated[int | None, Col("Expert-parallel rank.")] = None
     dialect: Annotated[str | None, Col("The dialect that understood the line.")] = None
-    where: Annotated[str | None, Col("Where the line stands: run.log:118, or journal:<cursor>.")] = None
+    where: Annotated[str | None, Col("Where the line stands: run.log:118, or journal:<cursor>, which journalctl --cursor takes.")] = None
 
 
 @dataclass(frozen=True, slots=True)

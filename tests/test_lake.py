@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import ddtree_metrics as ddt
@@ -404,3 +405,42 @@ def test_what_does_not_belong_into_a_lake_is_named_and_the_rest_is_answered(tmp_
     assert len(made.table("steps")) == sum(row["host"] == "a" for row in whole["steps"])
     assert sum("left out" in text for text in made.coverage.damaged) == 2
     assert [note for note in made.coverage.notes if "was deleted" in note]
+
+
+def test_a_step_takes_at_most_12_bytes_on_disk_in_the_columns_that_analyses_need(tmp_path: Path) -> None:
+    run = simulate(requests=2_500, concurrency=4, output=(100, 600), seed=3)
+    journals.build(tmp_path / "j" / "system.journal", write_export(run, tmp_path / "run.export").read_bytes())
+    append(tmp_path / "j", tmp_path / "lake", tables=["steps"])
+    size: dict[str, float] = {}
+    steps = 0
+    for path in (tmp_path / "lake" / "steps").rglob("*.parquet"):
+        foot = pq.read_metadata(path)
+        steps += foot.num_rows
+        for group in range(foot.num_row_groups):
+            for i in range(foot.num_columns):
+                column = foot.row_group(group).column(i)
+                name = column.path_in_schema.partition(".")[0]
+                size[name] = size.get(name, 0) + column.total_compressed_size
+    assert steps > 40_000
+    each = {name: n / steps for name, n in size.items()}
+    # times are there once for analyses (time_us, and step_us between them); where tells where a line stands
+    assert sum(n for name, n in each.items() if name not in ("time", "monotonic_us", "where")) <= 12
+    # a random hash, both clocks and the boot in each place were 12.6 bytes; now it is the number of an entry, one more than before
+    assert each["where"] < 1
+    assert each["boot_id"] + each["stream"] + each["unit"] + each["dialect"] + each["time_from"] < 0.2
+
+
+def test_a_place_in_a_journal_is_a_cursor_that_journalctl_takes(tmp_path: Path, export: bytes) -> None:
+    journals.build(tmp_path / "j" / "system.journal", export)
+    steps = ddt.read(tmp_path / "j").table("steps").to_pylist()
+    row = steps[len(steps) // 2]
+    cursor = row["where"].removeprefix("journal:")
+    assert cursor.count(";") == 1
+    said = subprocess.run(
+        ["journalctl", "-D", str(tmp_path / "j"), f"--cursor={cursor}", "-n", "+1", "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(said.stdout.splitlines()[0])
+    assert int(found["__MONOTONIC_TIMESTAMP"]) == row["monotonic_us"]

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 CHUNK = 1024
 """Items that go out together; so many entries at most are lost when the process is killed."""
 UNREADABLE_MOST = 100_000
+END = ";b="
+"""What follows it in a cursor is in other columns, as ``journal_fields.place_of`` has it."""
 # One entry cannot be read; the next one perhaps. A name of a field that is no UTF-8 is a UnicodeDecodeError.
 _DAMAGE = frozenset((errno.EBADMSG, errno.EPROTONOSUPPORT, errno.ENODATA, errno.EADDRNOTAVAIL, errno.E2BIG, errno.ENOENT, errno.EIO))
 
@@ -138,16 +140,16 @@ def _entries(reader: Any, low: int, high: int, short: int) -> Iterator[list[tupl
                 stream, message = get("_STREAM_ID"), get("MESSAGE")
                 key = (stream, get("_PID"), boot)
             except KeyError:
-                append((time, mono, cursor(), None, whole(), boot.hex()))
+                append((time, mono, cursor().partition(END)[0], None, whole(), boot.hex()))
             else:
                 writer = known.get(key)
                 if writer is None:
                     append((whole(), boot.hex()))
                     writer = known[key] = len(known)
                 if len(message) >= short:
-                    append((time, mono, cursor(), writer, whole(), boot.hex()))
+                    append((time, mono, cursor().partition(END)[0], writer, whole(), boot.hex()))
                 else:
-                    append((time, mono, cursor(), writer, message))
+                    append((time, mono, cursor().partition(END)[0], writer, message))
             left_out = False
         except OSError as error:
             if error.errno not in _DAMAGE:

@@ -92,6 +92,14 @@ def text(entry: Entry, name: str) -> str | None:
     return value.decode("utf-8", "replace") if value else None
 
 
+def place_of(cursor: str | None) -> str:
+    """Return where an entry stands: its cursor, of which sequence and number are enough for ``journalctl --cursor``.
+
+    The rest of it (boot, clocks, a hash) is in other columns, or in none that anybody asks for.
+    """
+    return f"journal:{(cursor or '').partition(';b=')[0]}"
+
+
 def number(value: bytes | str | None, below: int = 2**31) -> int | None:
     """Read a plain decimal number; ``None`` if it is none, or too large."""
     if not value or len(value) > 20:

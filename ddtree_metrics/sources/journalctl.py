@@ -120,7 +120,7 @@ def _take(rows: EntryRows, entry: dict[str, f.Value]) -> None:
     if time is not None and mono is not None and (time, mono) in rows.spoiled:
         return
     rows.met += rows.within(time)
-    rows.take(entry, time, mono, f"journal:{f.text(entry, '__CURSOR')}")
+    rows.take(entry, time, mono, f.place_of(f.text(entry, "__CURSOR")))
 
 
 def _environment() -> dict[str, str]:

@@ -284,7 +284,7 @@ def _take(rows: EntryRows, wanted: Wanted, entry: dict[str, f.Value], name: str)
     cursor = f.text(entry, "__CURSOR")
     time = f.number(f.first(entry, "__REALTIME_TIMESTAMP"), f.TIME_MAX)
     mono = f.number(f.first(entry, "__MONOTONIC_TIMESTAMP"), f.BOOT_CLOCK_MAX)
-    rows.take(entry, time, mono, f"journal:{cursor}" if cursor else f"{name}:@{time}")
+    rows.take(entry, time, mono, f.place_of(cursor) if cursor else f"{name}:@{time}")
     return answer is None
 
 

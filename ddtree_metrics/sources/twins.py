@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ddtree_metrics.sources import SourceStats
 from ddtree_metrics.sources.journal_files import Header
 
-_CURSOR = re.compile(r"journal:s=(?P<sequence>[0-9a-f]{32});i=(?P<number>[0-9a-f]+);", re.A)
+_CURSOR = re.compile(r"journal:s=(?P<sequence>[0-9a-f]{32});i=(?P<number>[0-9a-f]+)", re.A)
 _SAME = ("monotonic_us", "time", "boot_id", "host", "unit", "pid", "message")
 
 

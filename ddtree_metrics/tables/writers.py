@@ -32,6 +32,8 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 """The formats, and the suffixes that mean them."""
 
+PLACES = ("where",)
+"""Columns of text in which each value is another one, and goes on where the one before it ends."""
 GROUP_ROWS = 262_144
 GROUP_BYTES = 256 << 20
 
@@ -347,7 +349,7 @@ def bare_schema(record: type, leave_out: tuple[str, ...] = (), metadata: dict[st
 
 
 class _Parquet:
-    """Parquet: zstd, times delta-coded, all else by dictionary; row groups of `GROUP_ROWS` rows whatever the batches' size."""
+    """Parquet: zstd, times and places delta-coded, all else by dictionary; row groups of `GROUP_ROWS` rows whatever the batches' size."""
 
     def __init__(self, place: Destination, record: type, leave_out: tuple[str, ...] = ()) -> None:
         self._place, self._record, self._leave_out = place, record, leave_out
@@ -411,7 +413,7 @@ def _held_file(place: Destination) -> BinaryIO:
 def _parquet_writer(sink: Any, schema: pa.Schema, record: type, *, store: bool) -> pq.ParquetWriter:
     declared = {c.name: c for c in columns(record)}
     here = [declared[name] for name in schema.names]
-    delta = [c.name for c in here if _runs_on(c)]
+    encodings = {c.name: "DELTA_BINARY_PACKED" for c in here if _runs_on(c)} | {n: "DELTA_BYTE_ARRAY" for n in schema.names if n in PLACES}
     inner = {"map": (".key_value.key", ".key_value.value"), **{f"list<{kind}>": (".list.element",) for kind in ("int", "float", "str")}}
     return pq.ParquetWriter(
         sink,
@@ -419,8 +421,8 @@ def _parquet_writer(sink: Any, schema: pa.Schema, record: type, *, store: bool) 
         version="2.6",
         compression="zstd",
         compression_level=3,
-        use_dictionary=[c.name + end for c in here if c.name not in delta for end in inner.get(c.kind, ("",))],
-        column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+        use_dictionary=[c.name + end for c in here if c.name not in encodings for end in inner.get(c.kind, ("",))],
+        column_encoding=encodings,
         store_schema=store,
     )
 
