@@ -381,6 +381,27 @@ def test_a_lake_is_read_with_the_account_of_all_runs(tmp_path: Path, log: Path, 
     assert len(made.steps) == len(whole.steps)
 
 
+def test_every_reader_takes_a_lake_and_none_what_is_its_own(tmp_path: Path, log: Path) -> None:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow.dataset as ds
+
+    append(log, tmp_path / "lake")
+    lake, steps = tmp_path / "lake", len(rows(tmp_path / "lake")["steps"])
+    # what a killed run may leave is neither Parquet by its name nor in the folder of a table
+    left = lake / "_ddtree" / "staging" / "00000009" / "steps" / "host=unknown" / "date=2026-02-02"
+    left.mkdir(parents=True)
+    shutil.copy(next((lake / "steps").rglob("*.parquet")), left / "part-00000009-0000.parquet.part")
+    assert duckdb.sql(f"SELECT count(*) FROM '{lake}/steps/**/*.parquet'").fetchall() == [(steps,)]
+    everything = duckdb.sql(f"SELECT count(*) FROM read_parquet('{lake}/**/*.parquet', union_by_name=true, hive_partitioning=false)")
+    assert everything.fetchall() == [(sum(len(some) for some in rows(lake).values()),)]
+    assert len(pd.read_parquet(lake / "steps")) == steps
+    assert pl.scan_parquet(lake / "steps").select(pl.len()).collect().item() == steps
+    assert ds.dataset(lake / "steps", partitioning="hive").count_rows() == steps
+    assert ddt.read(lake).table("steps").num_rows == steps
+
+
 def test_what_does_not_belong_into_a_lake_is_named_and_the_rest_is_answered(tmp_path: Path, export: bytes) -> None:
     hosts = [export.replace(b"_HOSTNAME=simulated", f"_HOSTNAME={name}".encode()) for name in ("a", "b", "c")]
     for name, some in zip("abc", hosts, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 import click
 
@@ -15,6 +15,7 @@ Examples:
   ddtree-logs lake check lake/
   ddtree-logs lake compact lake/
   ddtree-logs lake drop lake/ --before 2026-09-01
+  ddtree-logs lake drop lake/ --keep 90
 """
 
 
@@ -82,16 +83,20 @@ def compact(folder: str) -> None:
 @lake.command()
 @_WHERE
 @click.option("--before", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The first day (UTC) that stays.")
+@click.option("--keep", type=click.IntRange(1), metavar="DAYS", help="How many days stay, today among them.")
 @click.option("--deleted", is_flag=True, help="Forget partitions that were deleted by hand.")
-def drop(folder: str, before: datetime | None, deleted: bool) -> None:
+def drop(folder: str, before: datetime | None, keep: int | None, deleted: bool) -> None:
     """Drop the days before a date for good; lines of these days are not taken again."""
     from ddtree_metrics.layout import plural
     from ddtree_metrics.tables.upkeep import drop_days, forget_deleted
 
-    if (before is None) == (not deleted):
-        raise click.UsageError("say what to drop: --before DATE, or --deleted for what was deleted by hand")
+    if sum((before is not None, keep is not None, deleted)) != 1:
+        raise click.UsageError(
+            "say what to drop: --before DATE, all but the newest with --keep DAYS, or --deleted for what was deleted by hand"
+        )
     if deleted:
         say(f"{plural(len(forget_deleted(folder)), 'deleted partition')} forgotten")
-    elif before is not None:
-        made = drop_days(folder, before.date())
+    else:
+        first = before or datetime.now(timezone.utc) - timedelta(days=(keep or 1) - 1)
+        made = drop_days(folder, first.date())
         say(f"{plural(made['parts'], 'part')} with {made['rows']:,} rows dropped")

@@ -95,8 +95,10 @@ def drop_days(root: str | os.PathLike[str], before: date, *, wait_s: float = WAI
         days = {name: entry.values[at] for name, entry in manifest.parts.items()}
         old = [name for name, day in days.items() if day is not None and day < before.isoformat()]
         rows = sum(manifest.parts[name].rows for name in old)
-        manifest.kept_from = max(manifest.kept_from or "", before.isoformat())
-        _change(place, manifest, remove=old, add={})
+        kept_from = max(manifest.kept_from or "", before.isoformat())
+        if old or kept_from != manifest.kept_from:
+            manifest.kept_from = kept_from
+            _change(place, manifest, remove=old, add={})
         return {"parts": len(old), "rows": rows}
 
 
