@@ -125,13 +125,14 @@ def test_a_file_that_is_being_written_is_no_left_over(tmp_path: Path) -> None:
 # -- names ----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["export", "report", "plot"])
+@pytest.mark.parametrize("command", ["export", "report", "plot", "summary"])
 @pytest.mark.parametrize("link", ["itself", "link", "hard link"])
 def test_what_is_read_is_not_written_over_by_any_of_its_names(log: Path, command: str, link: str) -> None:
     other = log if link == "itself" else log.parent / "other.png"
     if link != "itself":
         (other.symlink_to if link == "link" else other.hardlink_to)(log)
-    done = run(command, log, "-o", other, "--force", *(("--format", "csv") if command == "export" else ()))
+    more: dict[str, tuple[str, ...]] = {"export": ("--format", "csv"), "report": (), "plot": (), "summary": ("--csv",)}
+    done = run(command, log, "-o", other, "--force", *more[command])
     assert done.exit_code == 2
     assert "is read, and would be replaced" in done.stderr
     assert log.read_text() == LINES
@@ -144,7 +145,7 @@ def test_a_folder_of_tables_is_not_written_over_by_an_export_of_itself(log: Path
     assert (tmp_path / "all" / "steps.parquet").read_bytes() == before
 
 
-@pytest.mark.parametrize("command", ["export", "report", "plot"])
+@pytest.mark.parametrize("command", ["export", "report", "plot", "summary", "bench"])
 @pytest.mark.parametrize("name", ["", ".parquet", ".png", "sub/.CSV"])
 def test_an_empty_name_and_a_bare_suffix_are_refused(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str
@@ -259,3 +260,12 @@ def test_an_error_that_nobody_expected_is_one_sentence(log: Path, monkeypatch: p
 def test_without_force_a_folder_that_cannot_be_written_to_is_told() -> None:
     with pytest.raises(OutputError, match="there is no folder"):
         write_whole(Path("/no/such/folder/x"), b"", force=False)
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.ARROW"])
+@pytest.mark.parametrize("content", [b"", b"PA", b"\x15\x04\x15\x10PAR1"])
+def test_a_file_with_the_name_of_a_table_that_is_none_is_damaged_and_no_empty_log(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = run("export", tmp_path / name, "-o", tmp_path / "out.csv")
+    assert (done.exit_code, [p.name for p in tmp_path.iterdir()]) == (6, [name])
+    assert "has the name of a table, and does not begin like one" in done.stderr

@@ -64,6 +64,11 @@ def changed(tmp_path: Path, old: str, new: str) -> Path:
         ("pattern = '^(", "pattern = '^((", r"mine\.toml: .*the pattern is no regular expression"),
         ("nodes_include_root = false", "nodes_include_root = 1", r"counts\.nodes_include_root: is 1; give it a true or false"),
         ("[counts]", "[counts", r"mine\.toml: is not valid TOML"),
+        ('broken = "list_length"', 'broken = ["cut"]', r"samples\[2\]\.broken: is a list; give it a text"),
+        ('broken = "list_length"', "broken = { a = 1 }", r"samples\[2\]\.broken: is a table; give it a text"),
+        ('name = "treeserve"', f"name = {'[' * 300}{']' * 300}", r"mine\.toml: name: is a list; give it a text"),
+        ('name = "treeserve"', f"name = {'[' * 3000}{']' * 3000}", r"mine\.toml: has a number of too many digits, or is nested too deeply"),
+        ('name = "treeserve"', f"name = {'9' * 5000}", r"mine\.toml: has a number of too many digits, or is nested too deeply"),
     ],
 )
 def test_a_mistake_names_the_file_the_key_and_what_to_do(tmp_path: Path, old: str, new: str, message: str) -> None:

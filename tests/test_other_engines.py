@@ -65,6 +65,13 @@ def test_the_context_of_a_batch_is_that_of_a_request_only_where_it_is_one(tmp_pa
     assert log.steps["tokens"].isna().all()
 
 
+def test_an_iteration_with_a_prompt_takes_no_step_of_another_server_with_it(tmp_path: Path) -> None:
+    other = "[2026-07-22 00:00:01] DDTREE metrics: bs=1 budget=16 actual_nodes=[17] accepted_drafts=[4] commit_lens=[5]\n"
+    log = read(tmp_path, other + iteration(1, "N/A", new=1) + other)
+    assert log.steps["budget"].tolist() == [16, 16]
+    assert len(log.prefill) == 1
+
+
 LMDEPLOY = (
     "[2026-08-21 22:3{m}:{s:02} DP0] Avg thr (in/out): 0.0 / {out} tokens/s, Server (succeeded/failed/routed/waiting): "
     "1 / 0 / 1 / 0, Engine "

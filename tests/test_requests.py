@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtree_metrics import tables
-from ddtree_metrics.errors import DDTreeWarning, JoinError, SourceNotFound
+from ddtree_metrics.errors import DDTreeWarning, JoinError, SourceDamaged, SourceNotFound
 from ddtree_metrics.records import Request, RequestLine
 from ddtree_metrics.requests import complement_requests, read_requests, request_fields, requests_from_log, tokens_per_step
 from tests.captures import FIXTURES
@@ -369,6 +369,24 @@ def test_blank_lines_before_the_head_of_a_csv(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(f"\n  \nrequest_id;sent;last_chunk;prompt_tokens;completion_tokens\na;{NOON};{NOON + 1};1;2\nb;1\n")
     with pytest.warns(DDTreeWarning, match=r"1 records could not be read .* c\.csv:5"):  # two blank lines, the head, a, b
         assert read_requests(tmp_path / "c.csv")["request_id"].tolist() == ["a"]
+
+
+def test_a_csv_field_without_end_spoils_its_row_only_and_a_head_of_that_kind_the_file(tmp_path: Path) -> None:
+    rows = [f"a,{NOON},{NOON + 1},1,2", f"{'x' * 140_000},{NOON},{NOON + 1},1,2", f"c,{NOON},{NOON + 1},1,2"]
+    (tmp_path / "c.csv").write_text("\n".join(["request_id,sent,last_chunk,prompt_tokens,completion_tokens", *rows]))
+    with pytest.warns(DDTreeWarning, match=r"1 records could not be read"):
+        assert read_requests(tmp_path / "c.csv")["request_id"].tolist() == ["a", "c"]
+    (tmp_path / "h.csv").write_text(f"request_id,{'x' * 140_000}\na,1\n")
+    with pytest.raises(SourceDamaged, match=r"h\.csv: its first line has no names of columns that can be read"):
+        read_requests(tmp_path / "h.csv")
+
+
+@pytest.mark.parametrize("deep", ['{"a":' * 100_000, "[" * 100_000, "[" * 500 + "]" * 500])
+def test_json_that_is_nested_too_deeply_is_one_record_that_cannot_be_read(tmp_path: Path, deep: str) -> None:
+    one = json.dumps({"id": "a", "received": NOON, "finished": NOON + 1, "prompt_tokens": 1, "completion_tokens": 2})
+    (tmp_path / "r.jsonl").write_text(f"{one}\n{deep}\n")
+    with pytest.warns(DDTreeWarning, match=r"1 records could not be read"):
+        assert read_requests(tmp_path / "r.jsonl")["request_id"].tolist() == ["a"]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "[]", '{"requests": []}', "request_id,sent\n"])

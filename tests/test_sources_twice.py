@@ -218,6 +218,15 @@ def test_two_servers_that_print_a_few_equal_lines_in_one_second_stay_two() -> No
     assert (len(messages(source)), source.stats.duplicate_lines) == (82, 0)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_few_lines_where_one_text_ends_and_the_other_begins_are_one(turned: bool) -> None:
+    # a log that was copied while it was rotated: the last three lines of the copy begin the new file
+    lines = [decode(i) for i in range(300)]
+    parts = [lines[:203], lines[200:]]
+    joined = [io.BytesIO(("\n".join(part) + "\n").encode()) for part in (parts[::-1] if turned else parts)]
+    assert sorted(messages(open_sources(joined))) == sorted(lines)
+
+
 def test_lines_without_a_time_go_with_the_line_before_them() -> None:
     trace = ["Traceback (most recent call last):", '  File "x.py", line 1']
     # the second log has another crash; its traceback has the same text

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddtree_metrics.cli.gates import ShareType
+from ddtree_metrics.cli.options import output_option
 from ddtree_metrics.cli.screen import write, write_json
 from ddtree_metrics.errors import EXIT_ERROR, BenchError
 
@@ -115,7 +116,7 @@ def _is_number(text: str) -> bool:
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
 @click.option("--plain", is_flag=True, help="Five columns only: ctx_req prompt_tok decode_tok/s t_a t_b.")
 @click.option("--json", "as_json", is_flag=True, help="The whole sweep as JSON.")
-@click.option("-o", "--output", metavar="FILE", help="Save the sweep: .json or .parquet.")
+@output_option("FILE", "Save the sweep: .json or .parquet.")
 @click.option(
     "--requests",
     "requests_file",

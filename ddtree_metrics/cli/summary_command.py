@@ -13,7 +13,7 @@ import click
 from ddtree_metrics.cli import gates, screen
 from ddtree_metrics.cli.gates import fail_below_option, fail_if_slower_option
 from ddtree_metrics.cli.lakes import lake_of
-from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, say, say_notes
+from ddtree_metrics.cli.options import Input, SourcedCommand, fail_if_damaged, input_options, output_option, refuse_inputs, say, say_notes
 
 if TYPE_CHECKING:
     from ddtree_metrics.summary import Summary
@@ -35,7 +35,7 @@ Examples:
 @click.command(cls=SourcedCommand, epilog=EXAMPLES)
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV: a row for the log, each server start and each bin of context.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("-o", "--output", metavar="FILE", help="Into a file: .csv, .json or .txt.")
+@output_option("FILE", "Into a file: .csv, .json or .txt.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @fail_below_option
 @fail_if_slower_option
@@ -55,6 +55,7 @@ def summary(
 
     form = _form(as_csv, as_json, output)
     if output is not None:
+        refuse_inputs(source, [output])
         refuse_existing(Path(output), force)
     lake = lake_of(source)
     if lake is not None:

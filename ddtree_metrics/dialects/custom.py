@@ -45,7 +45,7 @@ class _File:
             return default
         value = table[key]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.wrong(f"{at}{key}", f"is {value!r}; give it a {_NAMES[kind]}")
+            raise self.wrong(f"{at}{key}", f"is {_shown(value)}; give it a {_NAMES[kind]}")
         return value
 
     def known(self, table: Mapping[str, Any], allowed: set[str], at: str) -> None:
@@ -55,6 +55,11 @@ class _File:
 
 
 _NAMES = {str: "text", int: "whole number", bool: "true or false", list: "list", dict: "table"}
+
+
+def _shown(value: Any) -> str:
+    """Quote a value, in short; of what holds others only its kind is said."""
+    return f"a {_NAMES[type(value)]}" if isinstance(value, (list, dict)) else repr(value)[:100]
 
 
 def load_dialect(path: str | Path) -> Dialect:
@@ -85,6 +90,8 @@ def load_dialect(path: str | Path) -> Dialect:
         raise UnknownDialect(f"{file.path.name}: is not UTF-8 text; save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise UnknownDialect(f"{file.path.name}: is not valid TOML ({error}); correct it there") from None
+    except (ValueError, RecursionError):
+        raise UnknownDialect(f"{file.path.name}: has a number of too many digits, or is nested too deeply; correct it there") from None
     file.known(top, _TOP_KEYS, "")
     name = file.of(top, "name", str, "")
     if not name.strip():
@@ -165,7 +172,7 @@ def _texts(file: _File, table: Mapping[str, Any], key: str, at: str) -> tuple[st
     value = table.get(key, [])
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
-        raise file.wrong(f"{at}{key}", f"is {value!r}; give it a list of texts")
+        raise file.wrong(f"{at}{key}", f"is {_shown(value)}; give it a list of texts")
     return tuple(value)
 
 
@@ -177,7 +184,7 @@ def _sample(file: _File, table: Any, at: str, known: set[str]) -> Sample:
     said = [k for k in ("gives", "broken", "nothing") if k in table]
     if len(said) != 1:
         raise file.wrong(f"{at}gives", 'say one thing of a sample: gives = {...}, broken = "reason", or nothing = true')
-    broken = table.get("broken")
+    broken = file.of(table, "broken", str, at) if "broken" in table else None
     if broken is not None and broken not in REASONS:
         raise file.wrong(f"{at}broken", f"is {broken!r}; use one of {', '.join(REASONS)}")
     gives = table.get("gives")

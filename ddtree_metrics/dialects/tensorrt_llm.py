@@ -23,6 +23,7 @@ _HEAD = re.compile(
 )
 _ITERATION = re.compile(r"iter = (\S+), global_rank = (\S+), rank = (\S+), (?P<rest>.*)", _A | re.S)
 _PAIR = re.compile(r"'?(\w+)'?\s*[:=] (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|[^\s{}]*[^\s{},])", _A)
+_WANTED = {"num_scheduled_requests", "num_ctx_requests", "num_ctx_tokens", "num_generation_tokens"}
 PREVIOUS = "prev_device_step_time"
 """The key in ``extra`` of the time of the iteration before."""
 
@@ -34,7 +35,7 @@ def _line(body: str) -> tuple[dict[str, str], dict[str, Any]] | None:
     if line is None:
         return None
     pairs = dict(_PAIR.findall(line["rest"]))
-    if "num_generation_tokens" not in pairs or "num_scheduled_requests" not in pairs or not line["rest"].rstrip().endswith("}"):
+    if not pairs.keys() >= _WANTED or not line["rest"].rstrip().endswith("}"):
         raise Broken("cut")
     pairs["iteration"] = line[1].rstrip(",")
     said: dict[str, Any] = {"tp_rank": int(number(line[3].rstrip(","), "int"))}
@@ -125,6 +126,7 @@ STEP = Line(
             {"batch_size": 1, "extra": {"iteration": "259", "host_step_time": "5 ms", "num_generation_tokens": "4"}},
         ),
         Sample(_NEW[:200], broken="cut"),
+        Sample(_NEW + "{'num_ctx_tokens': 0, 'num_generation_tokens': 4}", broken="cut"),
         Sample((_NEW + _STATES.format(0, 0, 4)).replace("7.3ms", "7,3ms"), broken="bad_number"),
         Sample("iter = 12 of the loop"),
     ),

@@ -145,10 +145,10 @@ def _json_values(name: str, text: str, met: Met) -> Iterator[tuple[str, Any]]:
     stripped = text.lstrip()
     if stripped[0] == "[" or len(lines) > 1:
         try:
-            json.loads(_LOG_HEAD.sub("", lines[0]))
+            _json(_LOG_HEAD.sub("", lines[0]))
         except ValueError:
             try:  # one document over many lines
-                value = json.loads(text)
+                value = _json(text)
             except ValueError:
                 pass
             else:
@@ -159,17 +159,28 @@ def _json_values(name: str, text: str, met: Met) -> Iterator[tuple[str, Any]]:
         if not line:
             continue
         try:
-            value = json.loads(_LOG_HEAD.sub("", line))
+            value = _json(_LOG_HEAD.sub("", line))
         except ValueError:
             met.bad(f"{name}:{i}")
             continue
         yield f"{name}:{i}", value
 
 
+def _json(text: str) -> Any:
+    """Read JSON; what is nested too deeply is no JSON of anybody's requests."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def _requests_of(where: str, value: Any, met: Met) -> Iterator[tuple[str, str, Row]]:
     """Take apart one JSON value, by what wrote it."""
     if isinstance(value, list):
         for i, one in enumerate(value):
+            if isinstance(one, list):  # lists of requests, not lists of lists
+                met.bad(f"{where}[{i}]")
+                continue
             yield from _requests_of(f"{where}[{i}]", one, met)
         return
     if not isinstance(value, Mapping):
@@ -227,7 +238,7 @@ def _flat(value: Mapping[str, Any]) -> Row:
     parameters = value.get("request_parameters")
     if isinstance(parameters, str):
         try:
-            parameters = json.loads(parameters)
+            parameters = _json(parameters)
         except ValueError:
             parameters = None
     if isinstance(parameters, Mapping):
@@ -348,8 +359,19 @@ def _csv(path: Path, text: str, met: Met) -> Iterator[tuple[str, str, Row]]:
     blank = next(i for i, line in enumerate(lines) if line.strip())
     delimiter = max(",;\t|", key=lines[blank].count)
     reader = csv.DictReader(io.StringIO("".join(lines[blank:]), newline=""), delimiter=delimiter)
-    _check_columns(path, [n for n in reader.fieldnames or () if n], met)
-    for row in reader:
+    try:
+        names = reader.fieldnames or ()
+    except csv.Error as e:
+        raise SourceDamaged(f"{path}: its first line has no names of columns that can be read: {e}") from None
+    _check_columns(path, [n for n in names if n], met)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error:  # a field of more than 131,072 characters
+            met.bad(f"{path.name}:{reader.line_num + blank}")
+            continue
+        if row is None:
+            return
         where = f"{path.name}:{reader.line_num + blank}"
         if None in row or any(v is None for v in row.values()):
             met.bad(where)

@@ -43,6 +43,8 @@ SAVE_AGAIN = "copy or save it again for the rest"
 Stream = Bytes | Unpacked | Decoded
 _FOREIGN = ((b"PAR1", "a Parquet file: read it as a table (read_parquet)"), (b"PK\x03\x04", "a ZIP archive: unpack it first"))
 
+_TABLES = (".parquet", ".pq", ".arrow", ".feather")
+
 
 class TextSource:
     """One file or stream of text, plain or compressed; see :func:`ddtree_metrics.sources.open_source`.
@@ -115,6 +117,8 @@ class TextSource:
         for magic, what in _FOREIGN:
             if head.startswith(magic):
                 raise SourceUnsupported(f"{self.name} is {what}")
+        if self.name.lower().endswith(_TABLES):
+            raise SourceDamaged(f"{self.name} has the name of a table, and does not begin like one; it cannot be read")
         if head.startswith(JOURNAL_MAGIC):
             yield from self._journal(source)
         elif _EXPORT.match(head):

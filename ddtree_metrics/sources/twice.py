@@ -5,7 +5,8 @@ where its text is, its writer as far as both files know it (host, unit, process)
 else the wall clock to the coarser of the two resolutions). Equal lines *within* one file are real, for a second may hold many: the
 k-th of a later file is left out for the k-th of the earlier ones.
 
-Where a file has no times of its own (a plain server log), the text must hold a time of day, and a stretch of them must be in both files;
+Where a file has no times of its own (a plain server log), the text must hold a time of day, and a stretch of them must be in both files,
+or a few where one file ends and the other begins;
 lines without one go with the line before them. A file without any time is the same as another only where it begins like it, line by
 line, for twenty lines at least. A local time of an unknown zone is compared by the zone that makes lines the same.
 
@@ -130,6 +131,18 @@ class _Known:
     def span(self) -> tuple[int, int]:
         """Return the first and the last time."""
         return min(int(lines.time.min()) for _, lines in self.files), max(int(lines.time.max()) for _, lines in self.files)
+
+
+def _meets(part: _Part, lines: _Lines, known: _Known, stamped: Bools) -> bool:
+    """Say whether an earlier file ends with what this one begins with, or begins with what it ends with, as a rotation leaves them."""
+    mine = lines.text
+    for _, theirs in known.files:
+        for size in range(min(len(mine), len(theirs.text), FEW), 1, -1):
+            if part.met == 0 and stamped[:size].sum() > 1 and (theirs.text[-size:] == mine[:size]).all():
+                return True
+            if stamped[-size:].sum() > 1 and (theirs.text[:size] == mine[-size:]).all():
+                return True
+    return False
 
 
 def _merge(one: _SeenLines, other: _SeenLines) -> _SeenLines:
@@ -357,7 +370,7 @@ class Twice:
             asked = np.flatnonzero(ask)
             told[at[asked]] = True
             if how.clock == UNTIMED:
-                part.shares = part.shares or self._shares(how, known, lines.take(asked))
+                part.shares = part.shares or self._shares(how, known, lines.take(asked)) or _meets(part, lines, known, stamped[at])
                 if not part.shares:
                     continue
             self._look_up(how, known, lines, at, asked, same, file)

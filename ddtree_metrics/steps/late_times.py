@@ -27,10 +27,10 @@ class LateTimes:
 
     def feed(self, tables: Tables, line: dict[str, Ints]) -> tuple[Tables, dict[str, Ints]]:
         """Take the tables of one batch of lines, and the line of each row; return them with the times that are known by now."""
-        told = [name for name in ("steps", "prefill") if name in tables and _is_late(tables[name])]
-        if not told:
+        names = [name for name in ("steps", "prefill") if name in tables]
+        if not any(_is_late(tables[name]) for name in names):
             return tables, line
-        rows = [(row, at, name) for name in told for row, at in zip(tables[name].to_pylist(), line[name].tolist(), strict=True)]
+        rows = [(row, at, name) for name in names for row, at in zip(tables[name].to_pylist(), line[name].tolist(), strict=True)]
         done: list[tuple[dict[str, Any], int]] = []
         for row, at, name in sorted(rows, key=lambda x: x[1]):
             if row["dialect"] != TENSORRT_LLM.name:
