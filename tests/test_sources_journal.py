@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from ddtree_metrics import native
 from ddtree_metrics.errors import DDTreeWarning, SourceDamaged, SourceNotFound, SourceUnsupported
 from ddtree_metrics.sources import JournalPlace, Selection, journal, list_units, open_journal, open_source, open_sources
 from ddtree_metrics.times import Window
@@ -458,6 +459,7 @@ def test_units_are_listed_with_their_entries(tmp_path):
 
 def test_without_systemd_python_the_pipe_is_used_and_the_faster_way_told_once(tmp_path, monkeypatch):
     path = good(tmp_path)
+    monkeypatch.setattr(native, "load", lambda name: None)
     monkeypatch.setitem(sys.modules, "systemd", None)
     monkeypatch.setattr(journal, "_warned", set())
     place = JournalPlace(files=(str(path),))
@@ -468,7 +470,21 @@ def test_without_systemd_python_the_pipe_is_used_and_the_faster_way_told_once(tm
     open_journal(place)  # not told again: warnings are errors in these tests
 
 
+@pytest.mark.skipif(native.load("libsystemd") is None, reason="nothing is compiled here")
+@pytest.mark.parametrize("window", [Window(), Window(T0 + 3, T0 + 15)])
+def test_the_compiled_reader_gives_what_systemd_python_gives(window: Window, tmp_path, monkeypatch):
+    export = oddities() + b"".join(entry(T0 + 100 + n, f"n={n}", pid=n % 3, MESSAGE_ID="x") for n in range(3_000))
+    place = JournalPlace(files=(str(build(tmp_path / "odd.journal", export)),))
+    made, stats = table(place, "systemd", window=window)
+    monkeypatch.setattr(native, "load", lambda name: None)
+    want, want_stats = table(place, "systemd", window=window)
+
+    assert made.equals(want)
+    assert stats == want_stats
+
+
 def test_look_alike_packages_are_told_from_systemd_python(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "load", lambda name: None)
     plain = types.ModuleType("systemd")  # PyPI "systemd" is one module, so it has no systemd.journal
     monkeypatch.setitem(sys.modules, "systemd", plain)
     monkeypatch.delitem(sys.modules, "systemd.journal", raising=False)
@@ -483,6 +499,7 @@ def test_look_alike_packages_are_told_from_systemd_python(monkeypatch, tmp_path)
 
 
 def test_without_both_the_error_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "load", lambda name: None)
     path = good(tmp_path)
     monkeypatch.setitem(sys.modules, "systemd", None)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from ddtree_metrics.sources import AFTER_LEFT_OUT, BATCH_LINES, LINE_SCHEMA, SourceStats
 from ddtree_metrics.sources import journal_fields as f
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Item = tuple["int | None", "int | None", str, int, bytes]
 """Time, monotonic time, place, number of the writer, message."""
+
+Block = tuple[pa.Array, pa.Array, pa.Array, NDArray[np.int64], pa.Array]
+"""The same of many lines, as columns."""
 
 PIECES_MAX = 16 << 20
 """A joined line is cut here, so that a stream without newlines cannot fill the memory."""
@@ -52,6 +56,8 @@ class EntryRows:
         """Entries that could not be read."""
         self._made = False
         self._marks: list[int] = []
+        self._blocks: list[Block] = []
+        self._held = 0
 
     def writer(self, context: f.Context) -> int:
         """Return the number of a context."""
@@ -64,7 +70,7 @@ class EntryRows:
     @property
     def full(self) -> bool:
         """Whether there is enough for a batch."""
-        return len(self.items) >= BATCH_LINES
+        return self._held + len(self.items) >= BATCH_LINES
 
     def within(self, time: int | None) -> bool:
         """Say whether a time lies in the window."""
@@ -78,9 +84,44 @@ class EntryRows:
 
     def resume(self) -> None:
         """Remember that entries were left out before the next line, among those that are in the window."""
-        if self.items or self._made:
-            self._marks.append(len(self.items))
+        self._mark(self._held + len(self.items))
         self.left_out = False
+
+    def _mark(self, row: int) -> None:
+        if row or self._made:
+            self._marks.append(row)
+
+    def add_block(
+        self,
+        time: NDArray[np.int64],
+        mono: NDArray[np.int64],
+        place: pa.Array,
+        writers: NDArray[np.int64],
+        message: pa.Array,
+        left_out: list[int],
+    ) -> None:
+        """Take whole lines; ``left_out`` says how many of them stood before each stretch of entries that were left out."""
+        self._settle()
+        rows = len(time)
+        if rows and self.left_out:
+            self.resume()
+        for at in left_out:
+            if at < rows:
+                self._mark(self._held + at)
+            else:
+                self.left_out = True
+        if rows:
+            self._blocks.append((pa.array(time), pa.array(mono), place, writers, message))
+            self._held += rows
+
+    def _settle(self) -> None:
+        """Make columns of the lines that came one by one."""
+        if self.items:
+            times, monos, where, who, messages = zip(*self.items, strict=True)
+            self._held += len(self.items)
+            self.items.clear()
+            columns = (pa.array(times, pa.int64()), pa.array(monos, pa.int64()), pa.array(where, pa.string()))
+            self._blocks.append((*columns, np.array(who, np.int64), pa.array(messages, pa.binary())))
 
     def take(self, entry: f.Entry, time: int | None, mono: int | None, place: str, boot: str | None = None) -> None:
         """Take an entry: its line, a piece of one, or the fact that it has none."""
@@ -134,14 +175,15 @@ class EntryRows:
 
     def batch(self) -> pa.RecordBatch | None:
         """Make a batch of what is there; ``None`` if nothing is."""
-        if not self.items:
+        self._settle()
+        if not self._blocks:
             return None
         self._made = True
-        times, monos, where, who, messages = zip(*self.items, strict=True)
-        self.items.clear()
-        lines, parents, bad = clean_messages(pa.array(messages, pa.binary()))
-        writers = np.array(who, np.int64)
-        time, mono, places = pa.array(times, pa.int64()), pa.array(monos, pa.int64()), pa.array(where, pa.string())
+        times, monos, where, who, messages = zip(*self._blocks, strict=True)
+        self._blocks, self._held = [], 0
+        lines, parents, bad = clean_messages(pa.concat_arrays(messages))
+        writers = np.concatenate(who)
+        time, mono, places = pa.concat_arrays(times), pa.concat_arrays(monos), pa.concat_arrays(where)
         if parents is not None:
             taken = pa.array(parents)
             time, mono, places, writers = time.take(taken), mono.take(taken), places.take(taken), writers[parents]

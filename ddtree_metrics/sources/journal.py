@@ -1,7 +1,7 @@
 """The systemd journal: live, a folder, files, a namespace.
 
-Two ways lead to the same lines: systemd-python's low-level calls (``journal_process.py``), and a ``journalctl`` pipe (``journalctl.py``)
-for machines without it.
+Three ways lead to the same lines: the compiled reader (``native/libsystemd.c``), systemd-python's low-level calls where that was not built
+(``journal_process.py`` runs both), and a ``journalctl`` pipe (``journalctl.py``) for machines without either.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ddtree_metrics import native
 from ddtree_metrics.errors import DDTreeWarning, SourceDamaged, SourceDenied, SourceError, SourceNotFound, SourceUnsupported
 from ddtree_metrics.sources import JournalPlace, Selection, SourceStats, journal_files
 from ddtree_metrics.sources import journal_fields as f
@@ -73,18 +74,29 @@ def _why_no_reader() -> str:
     return ""
 
 
+def _compiled() -> str | None:
+    """Return the file of the compiled reader; ``None`` where it was not built, or finds no libsystemd."""
+    module = native.load("libsystemd")
+    return None if module is None or module.why_not else str(module.__file__)
+
+
+def _low_level() -> LowLevel:
+    library = _compiled()
+    return LowLevel("" if library else _why_no_reader(), library)
+
+
 def find_backend(name: str | None, stats: SourceStats) -> Any:
     """Return the way to read that was asked for, or the best this machine has."""
     from ddtree_metrics.sources.journalctl import Pipe
 
     if name == "systemd":
-        return LowLevel(_why_no_reader())
+        return _low_level()
     if name == "journalctl":
         return Pipe()
     if name is not None:
         raise SourceUnsupported(f"no way to read a journal is called {name!r}; there are 'systemd' and 'journalctl'")
     try:
-        return LowLevel(_why_no_reader())
+        return _low_level()
     except SourceUnsupported as error:
         if shutil.which("journalctl") is None:
             raise SourceUnsupported(

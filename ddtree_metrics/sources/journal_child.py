@@ -1,7 +1,8 @@
 """The process that reads journal files through libsystemd; a script by itself, run by ``journal_process.py``.
 
 libsystemd maps the files, and a map of a file that is cut short kills its process (SIGBUS). Here it kills this one only. It imports
-nothing but systemd-python, so that it starts quickly, and talks in ``marshal``: commands come in, answers go out.
+nothing but the compiled reader (``native/libsystemd.c``), or systemd-python where that was not built, so it starts quickly. It talks in
+``marshal``: commands come in, answers go out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import marshal
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from typing import Any, BinaryIO
 
 CHUNK = 1024
@@ -97,7 +100,8 @@ class Journal:
 
         ``()``: entries outside of the window were left out here. ``(fields, boot)``: another writer, its number is how many came before.
         ``(time, monotonic, cursor, writer, message)``: a line of it. ``(time, monotonic, cursor, writer or None, fields, boot)``: an entry
-        with all of its fields, of a writer that is known or not. ``(count,)``: at the end, how many could not be read.
+        with all of its fields, of a writer that is known or not. ``(count,)``: at the end, how many could not be read. The compiled reader
+        gives the lines as columns instead, ``(columns, others)``, the others with the number of the lines before each.
         """
         reader = self._open(files)
         try:
@@ -111,7 +115,7 @@ class Journal:
                 reader.seek_head()
             else:
                 reader.seek_realtime(since)
-            yield from _entries(reader, low, high, short)
+            yield from (_entries if hasattr(reader, "_get_all") else _blocks)(reader, low, high, short)
         finally:
             reader.close()
 
@@ -164,6 +168,16 @@ def _entries(reader: Any, low: int, high: int, short: int) -> Iterator[list[tupl
     yield items
 
 
+def _blocks(reader: Any, low: int, high: int, short: int) -> Iterator[Any]:
+    """Take the same entries by the compiled reader's one call for many."""
+    unread, left_out, more = 0, False, True
+    while more and unread < UNREADABLE_MOST:
+        *columns, others, more, failed, left_out = reader.entries(low, high, short, CHUNK, left_out)
+        unread += failed
+        yield columns, others
+    yield [(unread,)]
+
+
 def answers(journal: Journal, name: str, *words: Any) -> Iterator[tuple[Any, ...]]:
     """Do what a command says, and yield ``(True, answer)``, or ``(False, errno, text)``."""
     do: Callable[..., Any] = getattr(journal, name)
@@ -180,20 +194,26 @@ def answers(journal: Journal, name: str, *words: Any) -> Iterator[tuple[Any, ...
         yield False, errno.EBADMSG, str(error)
 
 
-def find() -> Journal:
-    """Make a journal of systemd-python's reader."""
+def find(library: str | None) -> Journal:
+    """Make a journal of the compiled reader, or of systemd-python's."""
+    if library is not None:
+        spec = spec_from_loader("libsystemd", ExtensionFileLoader("libsystemd", library))
+        assert spec is not None
+        compiled: Any = module_from_spec(spec)
+        # as systemd-python's, a class over the one that calls the library
+        return Journal(type("Reader", (compiled.Reader,), {}))
     from systemd import journal
 
     return Journal(journal.Reader)
 
 
 def main() -> None:
-    """Find systemd-python where the parent finds it, and answer commands until there are no more."""
+    """Find the reader where the parent finds it, and answer commands until there are no more."""
     into: BinaryIO = sys.stdin.buffer
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not come between the answers
-    sys.path[:] = marshal.load(into)
-    journal = find()
+    sys.path[:], library = marshal.load(into)
+    journal = find(library)
     while True:
         try:
             command = marshal.load(into)

@@ -1,4 +1,4 @@
-"""systemd-python in a process of its own, so that a journal that is cut short while it is read costs its rest and nothing else."""
+"""libsystemd in a process of its own, so that a journal that is cut short while it is read costs its rest and nothing else."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ddtree_metrics.errors import SourceUnsupported
@@ -34,17 +35,20 @@ class ReaderKilled(OSError):
 
 
 class LowLevel:
-    """systemd-python's low-level calls; see ``journal_child.Journal`` for what each does.
+    """libsystemd's calls; see ``journal_child.Journal`` for what each does.
 
     Parameters
     ----------
     why_not : str
-        Why systemd-python cannot be used here; empty if it can.
+        Why systemd-python cannot be used here; empty if it can, or need not.
+    library : str or None
+        The file of the compiled reader; systemd-python is used without.
     """
 
-    def __init__(self, why_not: str) -> None:
-        if why_not:
+    def __init__(self, why_not: str, library: str | None = None) -> None:
+        if why_not and library is None:
             raise SourceUnsupported(why_not)
+        self._library = library
         self._child: subprocess.Popen[bytes] | None = None
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -52,7 +56,7 @@ class LowLevel:
         command = [sys.executable, "-I", str(Path(journal_child.__file__))]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert child.stdin is not None
-        marshal.dump([p for p in sys.path if p], child.stdin)
+        marshal.dump(([p for p in sys.path if p], self._library), child.stdin)
         return child
 
     def _answers(self, *command: Any) -> Iterator[Any]:
@@ -60,7 +64,7 @@ class LowLevel:
         try:
             self._child = child = self._child or self._start()
         except OSError:
-            yield from journal_child.answers(journal_child.find(), *command)
+            yield from journal_child.answers(journal_child.find(self._library), *command)
             return
         assert child.stdin is not None
         assert child.stdout is not None
@@ -121,7 +125,13 @@ class LowLevel:
         killed: ReaderKilled | None = None
         try:
             for answer in self._answers("entries", list(place.files), groups, place.since_us, *rows.window.bounds, LONG_LINE):
-                items = list(_told(answer))
+                told = _told(answer)
+                if isinstance(told, tuple):
+                    writers.take_block(*told)
+                    if rows.full and (batch := rows.batch()) is not None:
+                        yield batch
+                    continue
+                items = list(told)
                 done = len(items[-1]) == 1
                 if done:
                     rows.unread += items.pop()[0]
@@ -158,12 +168,49 @@ class _Writers:
         self._numbers: dict[int, int] = {}
         self._generation = rows.generation
 
+    def take_block(self, columns: list[bytes], others: list[tuple[int, tuple[Any, ...]]]) -> None:
+        """Put columns into the rows, as they are or, where something odd is among them, one by one."""
+        rows = self._rows
+        for _, item in others:
+            if len(item) == 2:
+                self._meet(item)
+        time, mono, code = (np.frombuffer(column, kind) for column, kind in zip(columns, (np.int64, np.int64, np.int32), strict=False))
+        message, cursor = (
+            pa.Array.from_buffers(pa.binary(), len(time), [None, pa.py_buffer(ends), pa.py_buffer(texts)])
+            for ends, texts in (columns[3:5], columns[5:7])
+        )
+        odd = rows.pending or any(len(item) == 6 for _, item in others)
+        if odd or (rows.spoiled and not rows.spoiled.isdisjoint(zip(time.tolist(), mono.tolist(), strict=True))):
+            places = [place.removeprefix(b"journal:").decode() for place in cursor.to_pylist()]
+            lines: list[Any] = list(zip(time.tolist(), mono.tolist(), places, code.tolist(), message.to_pylist(), strict=True))
+            for at, item in reversed(others):
+                if len(item) != 2:
+                    lines.insert(at, item)
+            self.take(lines)
+            return
+        numbers = self._known()
+        which, turned = np.unique(code, return_inverse=True)
+        for one in which.tolist():
+            if one not in numbers:
+                numbers[one] = rows.writer(self._contexts[one])
+        writers = np.array([numbers[one] for one in which.tolist()], np.int64)[turned]
+        rows.add_block(time, mono, cursor.cast(pa.string()), writers, message, [at for at, item in others if not item])
+        rows.met += len(time)
+
+    def _known(self) -> dict[int, int]:
+        """Return the rows' numbers of the child's."""
+        if self._generation != self._rows.generation:
+            self._numbers.clear()
+            self._generation = self._rows.generation
+        return self._numbers
+
+    def _meet(self, item: tuple[Any, ...]) -> None:
+        self._contexts.append(f.context(item[0], item[1]))
+        self._streams.append(f.first(item[0], "_STREAM_ID"))
+
     def take(self, items: list[tuple[Any, ...]]) -> None:
         """Put what came into the rows."""
-        rows, numbers = self._rows, self._numbers
-        if self._generation != rows.generation:
-            numbers.clear()
-            self._generation = rows.generation
+        rows, numbers = self._rows, self._known()
         append, spoiled = rows.items.append, rows.spoiled
         for item in items:
             size = len(item)
@@ -193,8 +240,7 @@ class _Writers:
                     text = f.message(fields) or b""
                     rows.piece(f.piece_key(fields), f.goes_on(fields), time, mono, "journal:" + cursor, writer, text)
             elif size == 2:
-                self._contexts.append(f.context(item[0], item[1]))
-                self._streams.append(f.first(item[0], "_STREAM_ID"))
+                self._meet(item)
             else:
                 rows.left_out = True
 
