@@ -134,6 +134,10 @@ class Reading:
             yield self._told_starts(_merge_starts(self._servers))
         self._finish()
 
+    def server_starts(self) -> pa.RecordBatch | None:
+        """Return the server starts that were read until now, which are a table of their own only at the end."""
+        return _merge_starts(self._servers) if self._servers else None
+
     def whole_starts(self) -> Iterator[Tables]:
         """Yield the server starts to which no line can be added any more, and forget them."""
         starts = _merge_starts(self._servers)

@@ -28,6 +28,7 @@ COMMANDS = {
     "diagnose": "why it was slow",
     "compare": "two windows, server starts, files or services against each other",
     "requests": "the slowest requests, those around a time, or one, and why they stand out",
+    "watch": "speed, step time and tokens per step while a log is written",
     "plot": "step time and tokens per step against context: PNG, SVG, PDF",
     "report": "all of it on one HTML page that needs no network",
     "bench": "two-point decode speed against context, of a running server",

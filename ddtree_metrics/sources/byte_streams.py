@@ -112,7 +112,7 @@ class Bytes(Peekable):
         self._size: int | None = None
         self._read = 0
         self.ended = False
-        self.live = False
+        self.live = bool(getattr(file, "live", False))
         """Whether bytes come as somebody writes them."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
