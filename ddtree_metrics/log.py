@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
+from ddtree_metrics.beside import Around, around, as_frame
 from ddtree_metrics.coverage import Coverage
+from ddtree_metrics.dialects import detect
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged, SourceNotFound
 from ddtree_metrics.keywords import JournalKeywords, ReadKeywords, StoredKeywords, TextKeywords, spelled_out
 from ddtree_metrics.memory import give_back, return_large_arrays
@@ -34,7 +36,7 @@ from ddtree_metrics.tables.datasets import all_stored, read_tables
 from ddtree_metrics.tables.overlaps import Overlap
 from ddtree_metrics.tables.packed import PACKED_ROWS, Packed, pack
 from ddtree_metrics.tables.writers import FORMATS, open_writer, write_tables
-from ddtree_metrics.times import ALWAYS, Window, parse_window_of_log
+from ddtree_metrics.times import ALWAYS, Window, get_zone, parse_window, parse_window_of_log
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         ServerStart,
         TreeStep,
     )
+    from ddtree_metrics.sources.other_lines import OtherLine, OtherLines
     from ddtree_metrics.steps.basis import Basis
 
 LEAN_STEPS = (
@@ -61,6 +64,13 @@ LEAN_STEPS = (
     *("step_ms", "stream", "step_us", "step_why", "tokens"),
 )
 """The columns of steps that a report reads; what else there is names a line, counts slots, or is a map."""
+
+
+ALONE = "these lines are of the server alone: a journal, or journalctl -o export of it, has those of others"
+
+
+LONG_DUMP = 64 << 20
+"""A saved journal of more bytes is not read once more unless somebody asks what else it says."""
 
 
 class Log:
@@ -93,6 +103,7 @@ class Log:
         self.coverage = coverage or Coverage()
         self.counts = counts or Conventions()
         self.clock_offset_s: float | None = None
+        self._others: Callable[[], OtherLines | None] = lambda: None
 
     def table(self, name: str) -> pa.Table:
         """Return a table with all its rows, copies from other ranks included.
@@ -366,7 +377,7 @@ class Log:
         requests = complement.kinds_from(requests, requests_from_log(self.request_lines) if own is None else own)
         log = Log({**others, "requests": _tables.from_pandas(requests, TABLES["requests"])}, self.coverage, self.counts, self._packed)
         log.requests = requests
-        log.clock_offset_s = clock_offset_s
+        log.clock_offset_s, log._others = clock_offset_s, self._others
         return log
 
     @overload
@@ -431,8 +442,64 @@ class Log:
             notes=[*account.notes, "a part of what was read: counts of lines are those of all of it"],
         )
         part = Log(tables, cut, self.counts)
-        part.clock_offset_s = self.clock_offset_s
+        part.clock_offset_s, part._others = self.clock_offset_s, self._others
         return part
+
+    def beside(
+        self, time: str | datetime, span: str = "2m", *, tz: str | ZoneInfo = "UTC", messages: bool = False, level: float = 0.9
+    ) -> pd.DataFrame:
+        """Return what else the journal says around a time: signals of the kernel and of services, and who wrote more than usual.
+
+        It stands beside what happened to the server; no line says that it is because of it. Only the minutes around the time are read, and
+        where somebody wrote ten lines or more, up to 16 other stretches of the same length, which tell what is usual.
+
+        Parameters
+        ----------
+        time : str or datetime
+            The middle of what is looked at; ``14:05`` is of the log's last day.
+        span : str
+            How much before and after it.
+        tz : str or ZoneInfo
+            The zone of a time that does not say its own.
+        messages : bool
+            Whether messages of others are shown, redacted and cut to 120 characters; else they are only counted.
+        level : float
+            Of the intervals.
+
+        Returns
+        -------
+        DataFrame
+            ``kind`` (``signal``, ``burst``), ``time``, ``host``, ``unit``, ``signal``, ``said``, ``message``, and for bursts ``count``,
+            ``usual`` (the mean elsewhere), ``rate_ratio``, ``rate_low``, ``rate_high``, ``p`` (corrected for how many were compared, Holm).
+            ``attrs["unknown"]`` says what could not be read.
+
+        Raises
+        ------
+        TimeError
+            If the time cannot be read.
+        """
+        account, zone = self.coverage, zone_of(tz)
+        at, _ = parse_window_of_log(time, None, last_us=account.last_us, tz=zone)
+        middle = at or 0
+        before = parse_window(span, None, now_us=middle, tz=get_zone("UTC")).since_us or middle
+        return as_frame(self.around(before, 2 * middle - before, messages=messages, level=level, large=True))
+
+    def around(self, begin_us: int, end_us: int, *, messages: bool = False, level: float = 0.9, large: bool = False) -> Around:
+        """Return what stands in the journal between two times, as records; see ``beside``. A long dump is only read if it is ``large``."""
+        others = self._others()
+        if others is None:
+            return Around(begin_us, end_us, unknown=(ALONE,))
+        if not large and others.size > LONG_DUMP:
+            return Around(begin_us, end_us, unknown=("the saved journal is long, and would be read once more: log.beside(time) does it",))
+        account = self.coverage
+        told = {str(u) for name in ("steps", "decode") for u in self.heads(name)["unit"].dropna()}
+        units = told | {u.removesuffix(".service") for u in told}
+        span = (account.first_us or begin_us, account.last_us or end_us)
+
+        def own(line: OtherLine) -> bool:
+            return line.who in units or line.ident in units if units else bool(detect([line.message]))
+
+        return around(others, begin_us, end_us, span, own=own, messages=messages, level=level)
 
     def write(self, path: PathLike, table: str | None = None, *, force: bool = False) -> Path:
         """Write all tables into a folder, or one table into a file; ``read`` reads both back.
@@ -698,7 +765,9 @@ def collect(reading: Readable) -> Log:
         warnings.warn(f"part could not be read: {'; '.join(damaged)}", DDTreeWarning, stacklevel=3)
     if packed is not None:
         give_back()
-    return Log(whole, reading.coverage, reading.conventions, None if packed is None else {"steps": packed})
+    log = Log(whole, reading.coverage, reading.conventions, None if packed is None else {"steps": packed})
+    log._others = getattr(reading, "others", log._others)
+    return log
 
 
 def _notes_of(table: pa.Table) -> Iterator[tuple[str, str]]:

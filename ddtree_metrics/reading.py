@@ -6,8 +6,9 @@ little memory; ``coverage`` and ``conventions`` are complete when it is through.
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +22,7 @@ from ddtree_metrics.coverage import EXAMPLES, BrokenKind, Coverage
 from ddtree_metrics.dialects.engine import Parser
 from ddtree_metrics.errors import DDTreeWarning
 from ddtree_metrics.occurrences import OCCURRENCE_CLASSES, Occurrences, places
-from ddtree_metrics.opening import ReadOptions, open_lines
+from ddtree_metrics.opening import ReadOptions, open_lines, others_beside
 from ddtree_metrics.records import TABLES, ServerStart
 from ddtree_metrics.remembering import from_plain, to_plain
 from ddtree_metrics.schema import arrow_schema, columns
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from ddtree_metrics.keywords import Paths, ReadKeywords
     from ddtree_metrics.sources import Source
+    from ddtree_metrics.sources.other_lines import OtherLines
 
 Tables = dict[str, pa.RecordBatch]
 
@@ -95,6 +97,8 @@ class Reading:
         self._late = LateTimes()
         self._occurrences = Occurrences()
         self._streams = Streams()
+        self.others: Callable[[], OtherLines | None] = lambda: None
+        """What reads the lines of others where these come from."""
         self._servers: list[tuple[str, dict[str, Any]]] = []
         self._local_times = 0
         self._no_times = 0
@@ -313,7 +317,9 @@ class Reading:
 
 def start_reading(paths: Paths | None, **given: Unpack[ReadKeywords]) -> Reading:
     """Begin to read files or pipes, or a journal where no paths are given; the keywords are those of ``read``."""
-    return Reading(*open_lines(paths, **given))
+    reading = Reading(*open_lines(paths, **given))
+    reading.others = functools.partial(others_beside, paths, reading.options.place)
+    return reading
 
 
 def _local_us(us: int) -> int:

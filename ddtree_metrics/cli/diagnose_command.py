@@ -38,6 +38,7 @@ Examples:
     metavar="SHARE",
     help="By how much step time differs from one server start to the next when nothing was changed (0.02).",
 )
+@click.option("--beside", is_flag=True, help="Keep messages of other programs that stand beside a change, redacted and cut, in --json.")
 @click.option("--full", is_flag=True, help="All evidence under the answer.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @fail_if_slower_option
@@ -49,6 +50,7 @@ def diagnose(
     level: float,
     min_change: float | None,
     start_floor: float | None,
+    beside: bool,
     full: bool,
     as_json: bool,
     fail_if_slower: float | None,
@@ -66,7 +68,7 @@ def diagnose(
         ask_for_one_service(log)
     given = {"min_change": min_change, "start_floor": start_floor}
     more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    found = find(log, before, after, window=window, level=level, tz=source.zone, **more)
+    found = find(log, before, after, window=window, level=level, tz=source.zone, messages=beside, **more)
     if as_json:
         screen.write_json(found.to_dict())
     else:

@@ -18,6 +18,7 @@ from ddtree_metrics.diagnosis.flags import Changed, judged
 from ddtree_metrics.diagnosis.groups import pick
 from ddtree_metrics.diagnosis.hypotheses import Named, listed
 from ddtree_metrics.diagnosis.matched_pairs import Apart, context_or_uptime
+from ddtree_metrics.diagnosis.others_beside import others_beside
 from ddtree_metrics.diagnosis.reasons import Why, because
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Diagnosis
 from ddtree_metrics.diagnosis.step_model import StepModel, fit_steps
@@ -69,6 +70,7 @@ def diagnose(
     seed: int = 0,
     tz: ZoneInfo | None = None,
     causes: Sequence[Cause] = CAUSES,
+    messages: bool = False,
 ) -> Diagnosis:
     """Say what happened to the speed of requests, since when, and why: step time, acceptance, both, or neither.
 
@@ -99,6 +101,8 @@ def diagnose(
         The zone of instants without one; the machine's if not given.
     causes : sequence of Cause
         The causes that are numbers beside each step; ``causes.CAUSES`` if not given.
+    messages : bool
+        Whether the messages of other programs that stand beside a change are kept, redacted and cut; else they are said in words only.
 
     Returns
     -------
@@ -132,8 +136,10 @@ def diagnose(
     asked = Study(level, float(-np.log1p(-min_change)), float(start_floor), tuple(causes))
     window = window if window is not None else _window_of(log)
     if before is not None or after is not None:
-        return _two_groups(log, panel, before, after, window, asked, seed)
-    return _whole_log(log, panel, window, asked, seed)
+        made = _two_groups(log, panel, before, after, window, asked, seed)
+    else:
+        made = _whole_log(log, panel, window, asked, seed)
+    return replace(made, beside=others_beside(made, log, messages=messages))
 
 
 def _window_of(log: Any) -> int | None:

@@ -13,12 +13,13 @@ from ddtree_metrics.diagnosis.reasons import Reason
 from ddtree_metrics.metrics.doubt import Interval
 
 if TYPE_CHECKING:
+    from ddtree_metrics.beside import Around
     from ddtree_metrics.diagnosis.scene import Scene
 
-DIAGNOSIS_VERSION = 3
+DIAGNOSIS_VERSION = 4
 """1: the first form. 2: both directions (``direction``), breaks in time (``since``, ``breaks``), three parts of a comparison
 (``mix_ratio`` and the ratios at equal mix), ``mix`` among the kinds, reasons as kinds with numbers. 3: shares are of the three parts
-(``share_mix`` beside the other two, all at equal mix), and ``shares_reason`` says why there are none."""
+(``share_mix`` beside the other two, all at equal mix), and ``shares_reason`` says why there are none. 4: ``beside``."""
 
 SUPPORTED = "supported"
 REFUTED = "refuted"
@@ -250,6 +251,8 @@ class Diagnosis:
         For ``unchanged``: by no more than this share.
     scene : Scene or None
         What was read: services, time span, server starts, what is missing, the slowest requests.
+    beside : tuple of Around
+        What other programs wrote around the time that the verdict speaks of, then around other breaks and server starts.
     """
 
     verdict: str
@@ -271,6 +274,7 @@ class Diagnosis:
     unchanged_within: float | None = None
     scene: Scene | None = None
     share_mix: Interval = Interval(unit="share")
+    beside: tuple[Around, ...] = ()
 
     def hypothesis(self, key: str) -> Hypothesis:
         """Return one hypothesis by its key.

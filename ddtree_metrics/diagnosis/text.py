@@ -10,11 +10,13 @@ from itertools import pairwise
 from ddtree_metrics.diagnosis.answer import Answer, Part, answer, heads
 from ddtree_metrics.diagnosis.causes import label
 from ddtree_metrics.diagnosis.numerals import cut, cut_words, factor, number, percent_range
+from ddtree_metrics.diagnosis.others_beside import in_words
 from ddtree_metrics.diagnosis.phrases import STATUS, factors, flag_name, joined
 from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
 from ddtree_metrics.layout import TextLine, plural
 from ddtree_metrics.steps.left_out import left_out
+from ddtree_metrics.times import format_us, short_span
 
 SCREEN = 16
 """The answer has at most so many lines."""
@@ -237,6 +239,13 @@ def _evidence(d: Diagnosis, width: int) -> list[TextLine]:
     if open_:
         out += [TextLine(), TextLine("Also open", "label")]
         for line in open_:
+            out += _lines(line, width, "  - ", "    ")
+    for around in d.beside:
+        said = in_words(around, 20)
+        span = short_span(format_us(around.begin_us), format_us(around.end_us))
+        if said or around.unknown:
+            out += [TextLine(), TextLine(f"Beside, {span} (no line says that it is because of it)", "label")]
+        for line in (*said, *around.unknown):
             out += _lines(line, width, "  - ", "    ")
     if len(d.next) > 1:
         out += [TextLine(), TextLine("What to measure next", "label")]

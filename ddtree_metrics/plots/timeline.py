@@ -48,6 +48,7 @@ EVENT_LOOKS: Final = {
     "adaptive_tier": ("*", GREEN, "adaptive tier"),
     "prefill": ("|", QUIET, "prefill that others waited for"),
     "break": ("v", VERMILLION, "sudden change"),
+    "beside": ("1", INK, "line of another program"),
 }
 """Marker, colour and name of each kind of event."""
 UNMARKED: Final = ("ready", "exit")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ddtree_metrics import metrics
+from ddtree_metrics.diagnosis.others_beside import FIRST
 from ddtree_metrics.memory import give_back
 from ddtree_metrics.plots.of_log import over_time_of
 from ddtree_metrics.plots.start_series import StartLook, start_looks, with_starts
@@ -131,7 +132,7 @@ def clocks(log: Log) -> list[str]:
 
 
 def _marked(log: Log, gaps: pd.DataFrame, diagnosis: Diagnosis) -> pd.DataFrame:
-    """Return what is marked over time: events, gaps that no event tells of, prefills that others waited for, breaks."""
+    """Return what is marked over time: events, gaps that no event tells of, prefills that others waited for, breaks, others."""
     kinds, at = columns.text(log.events, "kind"), columns.time_us(log.events)
     found, begin = columns.text(gaps, "kind"), columns.time_us(gaps)
     for name, mine in (("start", np.ones(len(gaps), dtype=bool)), ("end", np.isin(found.astype(str), BEGINS_AT_ITS_END))):
@@ -140,7 +141,9 @@ def _marked(log: Log, gaps: pd.DataFrame, diagnosis: Diagnosis) -> pd.DataFrame:
     new = ~np.isin(found.astype(str), np.unique(kinds.astype(str))) if len(found) else np.zeros(0, dtype=bool)
     busy = log.prefill[columns.numeric(log.prefill, "running") >= PREFILL_BUSY]
     breaks = [instant_us(one.time) for one in diagnosis.breaks]
-    pieces = [(kinds, at), (found[new], begin[new]), (["prefill"] * len(busy), columns.time_us(busy)), (["break"] * len(breaks), breaks)]
+    others = [float(one.time_us) for near in diagnosis.beside for one in near.seen if one.signal in FIRST]
+    pieces = [(kinds, at), (found[new], begin[new]), (["prefill"] * len(busy), columns.time_us(busy))]
+    pieces += [(["break"] * len(breaks), breaks), (["beside"] * len(others), others)]
     return pd.DataFrame(
         {
             "kind": np.concatenate([np.asarray(k, dtype=object) for k, _ in pieces]),

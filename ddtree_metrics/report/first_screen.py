@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ddtree_metrics.diagnosis import Diagnosis
 
 NOT = "not the cause"
+BESIDE = "beside"
+"""What other programs wrote then; it is never put with the causes."""
 
 
 def first_screen(diagnosis: Diagnosis, facts: Facts) -> Html:
@@ -50,6 +52,7 @@ def _words(diagnosis: Diagnosis, found: Answer) -> Html:
             speeds if found.speeds else None,
             tag("p", tag("b", f"{why[0]}:"), " ", cut_words(why[1]), class_="why") if why else None,
             tag("p", tag("b", "Not the cause:"), " ", cut_words("; ".join(nots)), class_="why") if nots else None,
+            [tag("p", tag("b", "Beside:"), " ", cut_words(said), class_="why") for word, said in found.findings if word == BESIDE],
             tag("p", cut_words(found.reason)) if found.reason else None,
         ]
     )
@@ -57,8 +60,9 @@ def _words(diagnosis: Diagnosis, found: Answer) -> Html:
 
 def _why(found: Answer) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
     """Return what explains the change, and what does not: the likely cause, else the largest part."""
-    causes = [(word, said) for word, said in found.findings if word != NOT and not word.startswith("restart ")]
-    rest = [pair for pair in found.findings if pair not in causes]
+    findings = [pair for pair in found.findings if pair[0] != BESIDE]
+    causes = [(word, said) for word, said in findings if word != NOT and not word.startswith("restart ")]
+    rest = [pair for pair in findings if pair not in causes]
     if causes:
         return (_capital(causes[0][0]), "; ".join(said for _, said in causes)), rest
     if not found.parts:

@@ -5,6 +5,8 @@ The format is described in systemd's JOURNAL_EXPORT_FORMATS. The parser is fed w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ddtree_metrics.sources.journal_fields import WANTED
 
 FIELD_MAX = 256 << 20
@@ -17,14 +19,20 @@ _KEEP = {name.encode(): name for name in (*WANTED, "__CURSOR", "__REALTIME_TIMES
 class ExportParser:
     """Split export text into entries; bytes that are not of the format are skipped and counted, never raised.
 
+    Parameters
+    ----------
+    more : iterable of str
+        Fields that are kept besides those that lines are made of.
+
     Attributes
     ----------
     broken : int
         Places where the text is not of the format.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, more: Iterable[str] = ()) -> None:
         self.broken = 0
+        self._keep = {**_KEEP, **{name.encode(): name for name in more}}
         self._rest = b""
         self._entry: dict[str, bytes | list[bytes]] = {}
         self._need = 0
@@ -37,7 +45,7 @@ class ExportParser:
             return []
         self._need = 0
         made: list[dict[str, bytes | list[bytes]]] = []
-        at, entry, keep, find = 0, self._entry, _KEEP, data.find
+        at, entry, keep, find = 0, self._entry, self._keep, data.find
         while True:
             end = find(b"\n", at)
             if end < 0:
