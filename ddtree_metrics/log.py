@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         ServerStart,
         TreeStep,
     )
-    from ddtree_metrics.sources.other_lines import OtherLine, OtherLines
+    from ddtree_metrics.sources.other_lines import LinesOfOthers, OtherLine
     from ddtree_metrics.steps.basis import Basis
 
 LEAN_STEPS = (
@@ -103,7 +103,7 @@ class Log:
         self.coverage = coverage or Coverage()
         self.counts = counts or Conventions()
         self.clock_offset_s: float | None = None
-        self._others: Callable[[], OtherLines | None] = lambda: None
+        self._others: Callable[[], LinesOfOthers | None] = lambda: None
 
     def table(self, name: str) -> pa.Table:
         """Return a table with all its rows, copies from other ranks included.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ddtree_metrics.keywords import Paths, ReadKeywords
     from ddtree_metrics.sources import Source
-    from ddtree_metrics.sources.other_lines import OtherLines
+    from ddtree_metrics.sources.other_lines import LinesOfOthers
 
 Tables = dict[str, pa.RecordBatch]
 
@@ -97,7 +97,7 @@ class Reading:
         self._late = LateTimes()
         self._occurrences = Occurrences()
         self._streams = Streams()
-        self.others: Callable[[], OtherLines | None] = lambda: None
+        self.others: Callable[[], LinesOfOthers | None] = lambda: None
         """What reads the lines of others where these come from."""
         self._servers: list[tuple[str, dict[str, Any]]] = []
         self._local_times = 0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ddtree_metrics as ddt
-from ddtree_metrics.beside.rates import holm, rate_ratio
+from ddtree_metrics.beside.rate_ratios import holm, rate_ratio
 from ddtree_metrics.beside.signals import SIGNALS, signal_of
 from ddtree_metrics.beside.surroundings import around, other_stretches, said_of
 from ddtree_metrics.diagnosis.text import SCREEN, format_diagnosis

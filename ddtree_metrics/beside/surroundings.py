@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ddtree_metrics.beside.rates import holm, rate_ratio
+from ddtree_metrics.beside.rate_ratios import holm, rate_ratio
 from ddtree_metrics.beside.signals import signal_of
 from ddtree_metrics.dialects.secrets import redact
 from ddtree_metrics.sources.other_lines import OtherLine
@@ -34,7 +34,7 @@ MOST_SEEN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SignalSeen:
     """A signal that stands near: when, who, what it says in words, and the message redacted and cut."""
 
     time_us: int
@@ -68,7 +68,7 @@ class Around:
     ----------
     begin_us, end_us : int
         The minutes that were looked at.
-    seen : tuple of Seen
+    seen : tuple of SignalSeen
         Signals, in the order of time.
     bursts : tuple of Burst
         Who wrote more than usual, the surest first.
@@ -82,7 +82,7 @@ class Around:
 
     begin_us: int
     end_us: int
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SignalSeen, ...] = ()
     bursts: tuple[Burst, ...] = ()
     lines: int = 0
     left_out: int = 0
@@ -119,7 +119,7 @@ def around(
     level : float
         Of the intervals of rate ratios.
     """
-    seen: list[Seen] = []
+    seen: list[SignalSeen] = []
     counts: Counter[tuple[str, str, int]] = Counter()
     lines = left_out = 0
     for line in _others(read, begin_us, end_us, own):
@@ -129,7 +129,7 @@ def around(
             counts[(line.host, line.who, line.priority)] += 1
         elif len(seen) < MOST_SEEN:
             text = printable(redact(line.message))[:MESSAGE_MAX] if messages else ""
-            seen.append(Seen(line.time_us, line.host, line.who, found[0].name, printable(found[1])[:MESSAGE_MAX], text))
+            seen.append(SignalSeen(line.time_us, line.host, line.who, found[0].name, printable(found[1])[:MESSAGE_MAX], text))
         else:
             left_out += 1
     loud = {who: n for who, n in counts.items() if n >= LEAST}

@@ -57,7 +57,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-class OtherLines:
+class LinesOfOthers:
     """Reads lines of a journal, or of what ``journalctl`` saved of one, between two times.
 
     Parameters
