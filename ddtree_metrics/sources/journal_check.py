@@ -32,7 +32,7 @@ Bools = NDArray[np.bool_]
 _DATA, _ENTRY, _ENTRY_ARRAY = 1, 3, 6
 _COMPACT = 16
 _XZ, _LZ4, _ZSTD = 1, 2, 4
-_BLOCK = 32 << 20
+_BLOCK = 2 << 20
 """Bytes of a file that are looked at together."""
 _MOST_ITEMS = 1024
 _MOST_BOOTS = 64
@@ -253,7 +253,9 @@ class _Check:
         differs = single | (items != items[before])
         mine = np.flatnonzero(differs)
         theirs = np.flatnonzero(differs & ~single)
-        self._learn(begin, end, np.unique(np.concatenate([items[mine], items[before[theirs]]])))
+        asked = np.unique(np.concatenate([items[mine], items[before[theirs]]]))
+        self._forget(asked)
+        self._learn(begin, end, asked)
         value = np.zeros(len(items), np.uint64)
         value[mine] = self._hashes(items[mine])
         value[theirs] ^= self._hashes(items[before[theirs]])
@@ -286,6 +288,13 @@ class _Check:
         """Look up the hashes of fields that were learned."""
         made: Marks = self.known[np.searchsorted(self.known_at, items)]
         return made
+
+    def _forget(self, items: Ints) -> None:
+        """Forget the fields that a stretch does not ask for: most messages are of one entry."""
+        at = np.searchsorted(self.known_at, items)
+        there = at < len(self.known_at)
+        there[there] = self.known_at[at[there]] == items[there]
+        self.known_at, self.known = items[there], self.known[at[there]]
 
     def _learn(self, begin: int, end: int, items: Ints) -> None:
         """Compute the hashes of fields that are not known yet."""
