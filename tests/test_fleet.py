@@ -222,7 +222,7 @@ def test_a_lake_of_step_lines_gives_tokens_and_step_times_without_context(tmp_pa
     assert found["n"] == len(steps) == 545
     assert found["sum_us"] == steps["step_us"].sum()
     assert found["tokens_per_step"] == pytest.approx((steps["tokens"] / steps["batch_size"]).mean())
-    assert "no request_steps" in " ".join(summarise_lake(lake).notes)
+    assert "without request_steps" in " ".join(summarise_lake(lake).notes)
 
 
 # -- a difference between two groups -----------------------------------------------------------------------------------------------
@@ -299,6 +299,15 @@ def test_a_query_is_one_group_by_over_the_columns_it_needs(lake: Dataset) -> Non
     assert not re.search(r"(?i)join|window|order|sort|top", plan)
     assert {"step_us", "tokens", "context_len", "reconciled", "host"} <= read
     assert not read & {"request_id", "stream", "unit", "where", "draft_nodes", "budget", "boot_id", "time_us"}
+
+
+def test_a_window_opens_only_the_files_of_its_days(lake: Dataset) -> None:
+    """The lake has 3 hosts and 2 days, so a day is 3 of its 6 files, and 2,000 steps a host."""
+    part = lake.narrowed(since="2025-10-26T00:00", until="2025-10-26T23:00")
+    plan = lake.connection.raw_sql("EXPLAIN " + lake.connection.compile(part.tokens_per_step("host").expression)).fetchall()[0][1]
+
+    assert "Scanning Files: 3/6" in plan
+    assert part.tokens_per_step("host").frame()["n"].tolist() == [2000] * 3
 
 
 def test_another_engine_that_ibis_speaks_gives_the_same(root: Path, lake: Dataset) -> None:

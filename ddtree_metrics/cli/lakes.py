@@ -40,7 +40,7 @@ def lake_of(source: Input) -> Dataset | None:
     except SourceUnsupported as error:
         say(f"note: every row is read into memory, for {error}")
         return None
-    if lake.basis == "steps" and sum(part.rows for part in lake.seen.parts["steps"]) <= IN_MEMORY_ROWS:
+    if "request_steps" not in lake.bases and sum(part.rows for part in lake.bases["steps"]) <= IN_MEMORY_ROWS:
         return None
     unit = source.keywords.get("unit") or ()
     return lake.narrowed(

@@ -25,8 +25,8 @@ from ddtree_metrics.metrics.histograms import SCHEMA, described, summarise_histo
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.sources.journal_fields import unit_name
 from ddtree_metrics.steps.starts import Placed, Rows, place, service_keys, service_name
-from ddtree_metrics.tables.manifest import Visible, visible
-from ddtree_metrics.times import parse_window_of_log
+from ddtree_metrics.tables.manifest import LakePart, Visible, visible
+from ddtree_metrics.times import format_us, parse_window_of_log
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -35,7 +35,7 @@ GROUPS = ("host", "unit", "date", "start", "boot_id", "stream", "budget", "batch
 """What an analysis may be told apart by; ``start`` is the server start."""
 
 ROWS_OF = ("request_steps", "steps")
-"""Of which table the rows are: the first that a lake has."""
+"""Of which tables the rows are: of each partition the first that it has."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +110,25 @@ class Dataset:
         return tuple(name for name in TABLES if self.seen.parts.get(name))
 
     @functools.cached_property
-    def basis(self) -> str:
-        """The table that rows are of."""
-        found = next((name for name in ROWS_OF if self.seen.parts.get(name)), None)
-        if found is None:
+    def bases(self) -> dict[str, list[LakePart]]:
+        """The parts that rows are of, by table: ``request_steps``, and ``steps`` of the partitions that have none of these."""
+        joined, lines = (self.seen.parts.get(name, []) for name in ROWS_OF)
+        have = {tuple(part.partition.items()) for part in joined}
+        found = {"request_steps": joined, "steps": [part for part in lines if tuple(part.partition.items()) not in have]}
+        found = {name: parts for name, parts in found.items() if parts}
+        if not found:
             raise MetricError(f"{self.root} has no steps: its tables are {', '.join(self.tables) or 'none'}")
         return found
 
     @functools.cached_property
     def rows(self) -> ir.Table:
         """The rows that count, as an expression; see ``fleet.counted``."""
-        return counted_rows(self[self.basis], joined=self.basis == "request_steps")
+        made = []
+        for name, parts in self.bases.items():
+            whole = len(parts) == len(self.seen.parts[name])
+            table = self[name] if whole else read_parts(self.connection, name, parts, self.root)
+            made.append(counted_rows(table, joined=name == "request_steps"))
+        return made[0] if len(made) == 1 else made[0].union(made[1].cast(made[0].schema()))
 
     def narrowed(
         self, *, units: Sequence[str] = (), since: str | datetime | None = None, until: str | datetime | None = None, tz: Any = None
@@ -138,8 +146,9 @@ class Dataset:
         if since is not None or until is not None:
             last = self.streams["last_us"].max()
             low, high = parse_window_of_log(since, until, last_us=None if pd.isna(last) else int(last), tz=tz)
-            rows = rows if low is None else rows.filter(rows.time_us >= low)
-            rows = rows if high is None else rows.filter(rows.time_us < high)
+            # by day besides, which is a folder: files of other days are not opened
+            rows = rows if low is None else rows.filter(rows.time_us >= low, rows.date >= format_us(low)[:10])
+            rows = rows if high is None else rows.filter(rows.time_us < high, rows.date <= format_us(high)[:10])
         return self if rows is self.rows else self.with_rows(rows)
 
     def with_rows(self, rows: ir.Table) -> Dataset:

@@ -64,7 +64,7 @@ def _behind(streams: pd.DataFrame) -> list[str]:
 
 def _ahead(lake: Dataset) -> list[str]:
     most: dict[str, int] = {}
-    for part in lake.seen.parts.get(lake.basis, ()):
+    for part in [part for parts in lake.bases.values() for part in parts]:
         host = part.partition.get("host")
         if host is None or part.last_us is None:
             continue

@@ -47,13 +47,15 @@ def summarise_lake(lake: Dataset) -> Summary:
     found = lake.by_context("host", *(("start",) if few else ()), once=True).sums().to_pandas()
     days = lake.by_context("date", edges=[0.0, 1e12], once=True).sums().to_pandas()
     counted = int(found["n"].sum())
-    stored = sum(part.rows for part in lake.seen.parts[lake.basis])
-    if lake.basis == "steps":
-        notes.append("the lake has no request_steps: no context length is known, and tokens are means over the batch")
-    elif found["bin"].isna().all() and counted:
+    lines = sum(part.rows for part in lake.bases.get("steps", ()))
+    if lines:
+        notes.append(
+            f"{lines:,} step lines are of hosts and days without request_steps: their context lengths are not known, and their tokens are "
+            "means over the batch; export a log or journal with --partition to have them joined"
+        )
+    if found["bin"].isna().all() and counted:
         notes.append("no step has a known context length")
-    lines = {name: _lines(found, name) for name in ("host", *(("start",) if few else ()))}
-    runs = _runs(lake, lines["start"], notes) if few else []
+    runs = _runs(lake, _lines(found, "start"), notes) if few else []
     if not few:
         notes.append(f"{plural(len(streams), 'process')} are not told apart here; lake.tokens_per_step('start') tells them")
     edges = lake.edges
@@ -63,19 +65,20 @@ def summarise_lake(lake: Dataset) -> Summary:
     ]
     times = streams[["first_us", "last_us"]].dropna()
     first, last = (int(times["first_us"].min()), int(times["last_us"].max())) if len(times) else (None, None)
-    left_out = {EXCLUDED if lake.basis == "request_steps" else "lines of other ranks": stored - counted}
+    stored = {name: sum(part.rows for part in parts) for name, parts in lake.bases.items()}
+    left_out = {EXCLUDED if "steps" not in stored else "rows of other ranks, or of the server itself": sum(stored.values()) - counted}
     return Summary(
         rows={name: sum(part.rows for part in lake.seen.parts[name]) for name in lake.tables},
         first=None if first is None else format_us(first),
         last=None if last is None else format_us(last),
         span_s=None if first is None or last is None else (last - first) / 1e6,
-        basis=WORDS[lake.basis],
+        basis=" and ".join(WORDS[name] for name in lake.bases),
         total=_line("all", found, once=True),
         runs=tuple(runs),
         by_context=tuple(contexts),
         excluded={**{reason: n for reason, n in left_out.items() if n}, **lake.account()},
         notes=tuple(notes),
-        by_host=tuple(_shown(lines["host"], "hosts", notes)),
+        by_host=tuple(_shown(_lines(found, "host"), "hosts", notes)),
         by_day=tuple(_shown(_lines(days, "date"), "days", notes)),
     )
 

@@ -95,7 +95,7 @@ def _narrowed(lake: Dataset, rows: ir.Table, asked: str) -> tuple[ir.Table, str]
 
 def _names(lake: Dataset, column: str) -> list[str]:
     if column == "date" or column not in lake.streams:
-        said = {part.partition.get(column) for part in lake.seen.parts.get(lake.basis, ())}
+        said = {part.partition.get(column) for parts in lake.bases.values() for part in parts}
         if said == {None}:
             said = set(lake.rows.select(column).distinct().to_pandas()[column])
         return sorted(name for name in said if name)
