@@ -35,12 +35,10 @@ from ddtree_metrics.sources.rotated import rotation
 from ddtree_metrics.steps.conventions import Conventions
 from ddtree_metrics.tables.atomic import write_whole
 from ddtree_metrics.tables.lake_parts import KnownRows, LakeWriter, PartNames
-from ddtree_metrics.tables.manifest import OWN, Manifest, PartEntry, commit, staging, writing
+from ddtree_metrics.tables.manifest import OWN, WAIT_S, Manifest, PartEntry, commit, staging, writing
 from ddtree_metrics.times import Window
 
 PARTITION = ("host", "date")
-WAIT_S = 60.0
-"""So long another run that writes to the same lake is waited for."""
 KEPT = 50
 """Of notes, damage and files that are gone so many of the newest are kept with a source."""
 
@@ -202,7 +200,7 @@ class _Run:
             reading.coverage.add_note(part.hole)
         place = staging(self.root, number)
         names = PartNames(number, old)
-        there = KnownRows(self.root, {name: entry for name, entry in manifest.parts.items() if name not in old})
+        there = KnownRows(self.root, {name: entry for name, entry in manifest.parts.items() if name not in old}, manifest.partition)
         entries: dict[str, PartEntry] = {}
         before: Any = None
         end: Chunk | None = None

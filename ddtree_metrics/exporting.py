@@ -23,7 +23,7 @@ from ddtree_metrics.destinations import IN_A_FOLDER, OF_REQUESTS, chosen_tables,
 from ddtree_metrics.errors import OutputError
 from ddtree_metrics.keywords import ReadKeywords, spelled_out
 from ddtree_metrics.opening import read_options, several, zone_of
-from ddtree_metrics.reading import LINE_TABLES, Readable, Tables, start_reading
+from ddtree_metrics.reading import JOINED_OF, LINE_TABLES, Readable, Tables, start_reading
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.tables.atomic import make_folder, swept
 from ddtree_metrics.tables.datasets import DatasetWriter, all_stored
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 IN_A_DATASET = (*LINE_TABLES, "request_steps")
 """The tables that a dataset may hold: those with a host and a time in each row."""
-JOINED_OF = ("steps", "decode", "prefill", "events", "request_lines")
-"""The tables that steps of requests are made of."""
 
 
 @dataclass(slots=True)

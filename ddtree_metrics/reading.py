@@ -49,6 +49,8 @@ _NO_LINES = np.empty(0, dtype=np.int64)
 
 LINE_TABLES = ("steps", "decode", "prefill", "servers", "events", "request_lines")
 """The tables that lines become; ``requests`` and ``request_steps`` are made from them later."""
+JOINED_OF = ("steps", "decode", "prefill", "events", "request_lines")
+"""The tables of lines that are joined to ``request_steps``."""
 
 
 class Readable(Protocol):

@@ -15,8 +15,10 @@ from click.testing import CliRunner
 import ddtree_metrics as ddt
 from ddtree_metrics.cli import main
 from ddtree_metrics.errors import OutputError
+from ddtree_metrics.joining_days import join_days
 from ddtree_metrics.schema import SCHEMA_VERSION
 from ddtree_metrics.sources import resumed
+from ddtree_metrics.tables.datasets import read_tables
 from ddtree_metrics.tables.lake_check import check_lake
 from ddtree_metrics.tables.manifest import commit, load, visible
 from ddtree_metrics.tables.upkeep import compact_lake, drop_days, forget_deleted
@@ -216,3 +218,54 @@ def test_the_commands_say_what_they_did(lake: Path) -> None:
     assert run("drop", str(lake)).exit_code == 2
     with pytest.raises(OutputError, match="is no lake"):
         compact_lake(lake / "steps")
+
+
+@pytest.mark.filterwarnings("ignore::ddtree_metrics.errors.DDTreeWarning")
+def test_days_are_joined_as_a_whole_log_is_also_requests_over_midnight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumed, "BATCH_LINES", 60)
+    run = simulate(requests=24, concurrency=3, start=MIDNIGHT - 8.0)
+    entries = [e + b"\n\n" for e in write_export(run, tmp_path / "run.export").read_bytes().split(b"\n\n") if e.strip()]
+    lake = tmp_path / "lake"
+    for begin in range(0, len(entries), 250):
+        journals.build(tmp_path / "j" / "system.journal", b"".join(entries[begin : begin + 250]))
+        append(tmp_path / "j", lake)
+    ddt.export(tmp_path / "j", tmp_path / "once", partition=("host", "date"), tables=["steps", "request_steps"])
+
+    def joined(root: Path) -> list[dict[str, Any]]:
+        found = read_tables(root)["request_steps"].to_pylist()
+        return sorted(found, key=lambda row: (row["time_us"], row["stream"], row["slot"], str(row["request_id"])))
+
+    whole = joined(tmp_path / "once")
+    days = [{row["time"].date() for row in whole if row["request_id"] == name} for name in {row["request_id"] for row in whole}]
+    assert any(len(some) == 2 for some in days)  # some requests ran over midnight
+    made = join_days(lake)
+    assert made == {"days": 2, "rows": len(whole)}
+    assert joined(lake) == whole
+    assert join_days(lake) == {"days": 0, "rows": 0}
+    assert check_lake(lake).problems == []
+    assert ddt.read(lake).table("request_steps").num_rows == len(whole)
+
+
+@pytest.mark.filterwarnings("ignore::ddtree_metrics.errors.DDTreeWarning")
+def test_days_with_new_rows_are_joined_once_more_and_what_is_behind_is_named(tmp_path: Path, export: bytes) -> None:
+    entries = [e + b"\n\n" for e in export.split(b"\n\n") if e.strip()]
+    journals.build(tmp_path / "j" / "system.journal", b"".join(entries[:300]))
+    append(tmp_path / "j", tmp_path / "lake")
+    join_days(tmp_path / "lake")
+    first = read_tables(tmp_path / "lake")["request_steps"].num_rows
+    later = of_host(b"".join(entries[300:]), "simulated", hours=3.0)
+    journals.build(tmp_path / "j" / "system.journal", later)
+    append(tmp_path / "j", tmp_path / "lake")
+    assert [n for n in visible(tmp_path / "lake").notes if "ddtree-logs lake join" in n]
+    assert join_days(tmp_path / "lake")["days"] >= 1
+    assert read_tables(tmp_path / "lake")["request_steps"].num_rows > first
+    assert visible(tmp_path / "lake").notes == []
+
+
+def test_a_lake_by_unit_knows_its_rows_again(tmp_path: Path, export: bytes) -> None:
+    journals.build(tmp_path / "own" / "system.journal", export)
+    journals.build(tmp_path / "remote" / "remote-gpu1.journal", export)
+    append(tmp_path / "own", tmp_path / "lake", partition=("host", "unit", "date"))
+    assert append(tmp_path / "remote", tmp_path / "lake").rows == {}
+    assert check_lake(tmp_path / "lake").problems == []
+    assert {p.name for p in (tmp_path / "lake" / "steps" / "host=simulated").iterdir()} == {"unit=sglang-simulated.service"}

@@ -82,5 +82,5 @@ def test_what_the_services_run_makes_a_lake_and_looks_after_it(tmp_path: Path) -
             found = CliRunner().invoke(main, [*words, *more])
             assert found.exit_code == 0, found.output
             done.append(words[:2])
-    assert done == [["export", "--append"], ["lake", "compact"], ["lake", "drop"], ["lake", "check"]]
+    assert done == [["export", "--append"], ["lake", "join"], ["lake", "compact"], ["lake", "drop"], ["lake", "check"]]
     assert list((tmp_path / "ddtree" / "lake" / "steps").rglob("*.parquet"))

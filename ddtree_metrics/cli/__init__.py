@@ -22,7 +22,7 @@ from ddtree_metrics.errors import DDTreeError, DDTreeWarning
 # The order in which ``--help`` lists them: the way a user goes.
 COMMANDS = {
     "export": "steps (or another table, or all) to Parquet, CSV, JSON lines, Arrow",
-    "lake": "look after what export --append makes: check, compact, drop old days",
+    "lake": "look after what export --append makes: join requests, check, compact, drop old days",
     "inspect": "what is in there: units, kinds of line, broken ones, gaps, clocks, conventions",
     "summary": "the numbers, in the terminal",
     "diagnose": "why it was slow",

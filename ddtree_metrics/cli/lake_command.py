@@ -14,6 +14,7 @@ EXAMPLES = """
 Examples:
   ddtree-logs lake check lake/
   ddtree-logs lake compact lake/
+  ddtree-logs lake join lake/
   ddtree-logs lake drop lake/ --before 2026-09-01
   ddtree-logs lake drop lake/ --keep 90
 """
@@ -78,6 +79,20 @@ def compact(folder: str) -> None:
         say(f"{plural(made['parts'], 'part')} with {made['rows']:,} rows are {made['into']:,} now")
     else:
         say("there is nothing to compact: no partition has more than one small part")
+
+
+@lake.command()
+@_WHERE
+def join(folder: str) -> None:
+    """Join steps with the requests that the lines tell of, for days that are new or have new rows.
+
+    The table request_steps has the context length of each step of a request, which summary, compare and report of a lake rest on.
+    """
+    from ddtree_metrics.joining_days import join_days
+    from ddtree_metrics.layout import plural
+
+    made = join_days(folder)
+    say(f"{plural(made['days'], 'day')} of hosts joined: {made['rows']:,} request_steps" if made["days"] else "all days are joined already")
 
 
 @lake.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -157,10 +157,13 @@ class KnownRows:
     root : Path
     parts : mapping of str to PartEntry
         The parts to look at; not those that are about to be written again.
+    partition : sequence of str
+        The columns that are in the folders' names: equal in all rows of one folder.
     """
 
-    def __init__(self, root: Path, parts: Mapping[str, PartEntry]) -> None:
+    def __init__(self, root: Path, parts: Mapping[str, PartEntry], partition: Sequence[str]) -> None:
         self._root = root
+        self._partition = frozenset(partition)
         self._parts: dict[str, list[tuple[str, PartEntry]]] = {}
         for name, entry in parts.items():
             self._parts.setdefault(name.rpartition("/")[0], []).append((name, entry))
@@ -180,23 +183,26 @@ class KnownRows:
             apart = None not in (first, last, entry.first_us, entry.last_us) and (last < entry.first_us or first > entry.last_us)
             if apart or not (self._root / name).is_file():
                 continue
-            mine = mine or _keys(rows, table)
+            mine = mine or _keys(rows, self._columns(table))
             keep &= ~_same(mine, self._of(name, table))
         return rows if keep.all() else rows.filter(pa.array(keep))
+
+    def _columns(self, table: str) -> list[str]:
+        return [name for name in key_columns(table) if name not in self._partition]
 
     def _of(self, name: str, table: str) -> tuple[Keys, Keys, pa.ChunkedArray]:
         if name not in self._read:
             with (self._root / name).open("rb") as file, pq.ParquetFile(file) as opened:
-                self._read[name] = _keys(opened.read(key_columns(table)), table)
+                self._read[name] = _keys(opened.read(self._columns(table)), self._columns(table))
         return self._read[name]
 
 
-def _keys(rows: pa.Table, table: str) -> tuple[Keys, Keys, pa.ChunkedArray]:
+def _keys(rows: pa.Table, columns: Sequence[str]) -> tuple[Keys, Keys, pa.ChunkedArray]:
     """Return for each row a number for place, times and content, one for boot clock and content (0 where that is not known), its place."""
-    content = np.zeros(rows.num_rows, dtype=np.uint64)
-    for name in (*_ORIGIN, *_SAID.get(table, ())):
-        content = mixed(content, numbers_of(rows[name]))
+    content = _content(rows, [name for name in columns if name != "where"])
     placed = _with_turns(mixed(content, numbers_of(rows["where"])))
+    if "boot_id" not in columns:
+        return placed, np.zeros(rows.num_rows, dtype=np.uint64), rows["where"]
     clocked = np.asarray(rows["boot_id"].is_valid()) & np.asarray(rows["monotonic_us"].is_valid())
     return placed, np.where(clocked, _with_turns(content), np.uint64(0)), rows["where"]
 
@@ -210,13 +216,17 @@ def key_columns(table: str) -> list[str]:
     return [*_ORIGIN, *_SAID.get(table, ()), "where"]
 
 
-def place_keys(rows: pa.Table, table: str) -> Keys:
+def place_keys(rows: pa.Table) -> Keys:
     """Return a number for place, times and content of each row that stands on a line; rows that stand on none are left out."""
     rows = rows.filter(pc.is_valid(rows["where"]))
-    keys = np.zeros(rows.num_rows, dtype=np.uint64)
-    for name in key_columns(table):
-        keys = mixed(keys, numbers_of(rows[name]))
-    return keys
+    return _content(rows, rows.column_names)
+
+
+def _content(rows: pa.Table, columns: Sequence[str]) -> Keys:
+    made = np.zeros(rows.num_rows, dtype=np.uint64)
+    for name in columns:
+        made = mixed(made, numbers_of(rows[name]))
+    return made
 
 
 def _with_turns(keys: Keys) -> Keys:

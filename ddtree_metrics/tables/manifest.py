@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ddtree_metrics.errors import OutputError, SchemaError, SourceNotFound
+from ddtree_metrics.errors import DDTreeWarning, OutputError, SchemaError, SourceNotFound
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.schema import METADATA_PREFIX, SCHEMA_VERSION
 from ddtree_metrics.tables.atomic import lock, make_folder, sync_folder, told, write_whole
@@ -43,6 +44,11 @@ STAGED = ".part"
 """What a part's name ends in while it is staged."""
 SAME_NAME_US = 60_000_000
 """Two boots of one machine do not overlap; by so much they may seem to, where its clock was set."""
+WAIT_S = 600.0
+"""So long another process that writes to a lake is waited for; after `SILENT_S` it is said."""
+SILENT_S = 2.0
+BEHIND_US = 3_600_000_000
+"""Steps that are so much newer than the newest that was joined with requests are told of."""
 AHEAD_S = 300.0
 """Rows that are so much newer than the file that holds them come from a clock that is ahead."""
 HOURS_APART = (1.0, 24.0)
@@ -268,7 +274,7 @@ def _listed(root: Path, known: Manifest) -> Visible:
         else:
             made.deleted.append(folder)
             made.notes.append(f"{root / folder} was deleted, with {rows:,} rows")
-    made.notes += _about_hosts(root, known)
+    made.notes += _about_hosts(root, known) + _not_joined(known)
     for path in there.values():
         made._say(f"{path} is no part of this lake (it is not in its manifest) and is left out")
     return made
@@ -310,6 +316,18 @@ def _about_hosts(root: Path, known: Manifest) -> list[str]:
         some = ", ".join(f"{host!r} by {hours:.1f} h" for host, hours in list(apart.items())[:5]) + (" …" if len(apart) > 5 else "")
         made.append(f"the newest rows of hosts are hours apart ({some}): their clocks differ, their lines come late, or they stopped")
     return made
+
+
+def _not_joined(known: Manifest) -> list[str]:
+    """Say how far ``request_steps`` are behind ``steps``, where there are any."""
+    newest = {
+        table: max((e.last_us for name, e in known.parts.items() if name.startswith(f"{table}/") and e.last_us is not None), default=None)
+        for table in ("steps", "request_steps")
+    }
+    steps, joined = newest["steps"], newest["request_steps"]
+    if steps is None or joined is None or steps - joined < BEHIND_US:
+        return []
+    return [f"requests are joined up to {format_us(joined)}, steps go on to {format_us(steps)}: ddtree-logs lake join LAKE/ joins the rest"]
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
@@ -373,12 +391,14 @@ def _named(folder: str) -> tuple[str, str | None]:
 
 def time_of(foot: pq.FileMetaData, which: str) -> int | None:
     """Return the first (``min``) or last (``max``) time of a file's rows in us, where its statistics say so."""
+    names = foot.schema.names
+    at = "time" if "time" in names else "received"
     found = []
     for number in range(foot.num_row_groups):
         group = foot.row_group(number)
         for i in range(group.num_columns):
             column = group.column(i)
-            if column.path_in_schema in ("time", "received") and column.statistics is not None and column.statistics.has_min_max:
+            if column.path_in_schema == at and column.statistics is not None and column.statistics.has_min_max:
                 found.append(int(pa.scalar(getattr(column.statistics, which), pa.timestamp("us", tz="UTC")).value))
     return None if not found else min(found) if which == "min" else max(found)
 
@@ -409,10 +429,14 @@ def writing(root: Path, wait_s: float) -> Iterator[Manifest]:
     except OSError as error:
         raise told(error, str(own)) from error
     try:
-        until = time.monotonic() + wait_s
+        began, told_of = time.monotonic(), False
         while not lock(number):
-            if time.monotonic() >= until:
+            waited = time.monotonic() - began
+            if waited >= wait_s:
                 raise OutputError(f"another process writes to {root}, for more than {wait_s:g} s; run it again when that is done")
+            if waited > SILENT_S and not told_of:
+                told_of = True
+                warnings.warn(f"another process writes to {root}; waiting until it is done", DDTreeWarning, stacklevel=4)
             time.sleep(0.05)
         manifest = load(root)
         settle(root, manifest)

@@ -16,10 +16,8 @@ from ddtree_metrics.errors import OutputError
 from ddtree_metrics.records import TABLES
 from ddtree_metrics.tables import conform
 from ddtree_metrics.tables.lake_parts import LakeWriter, PartNames
-from ddtree_metrics.tables.manifest import Manifest, PartEntry, commit, is_lake, staging, visible, writing
+from ddtree_metrics.tables.manifest import WAIT_S, Manifest, PartEntry, commit, is_lake, staging, visible, writing
 
-WAIT_S = 60.0
-"""So long another process that writes to the lake is waited for."""
 LARGE = 512 << 20
 """A part of so many bytes is large enough."""
 
@@ -50,7 +48,7 @@ def compact_lake(root: str | os.PathLike[str], *, wait_s: float = WAIT_S) -> dic
     A partition is a commit, so a process that is killed leaves whole ones; memory holds a row group of one table.
     """
     made = {"parts": 0, "into": 0, "rows": 0}
-    with _held(root, wait_s) as (place, manifest):
+    with lake_held(root, wait_s) as (place, manifest):
         partitions: dict[str, list[str]] = {}
         there = {part.name for parts in visible(place).parts.values() for part in parts}
         for name, entry in sorted(manifest.parts.items(), key=lambda item: (item[1].first_us is None, item[1].first_us, item[0])):
@@ -67,7 +65,7 @@ def compact_lake(root: str | os.PathLike[str], *, wait_s: float = WAIT_S) -> dic
             made["parts"] += len(names)
             made["into"] += len(entries)
             made["rows"] += rows
-            _change(place, manifest, remove=names, add=entries)
+            change_parts(place, manifest, remove=names, add=entries)
     return made
 
 
@@ -88,7 +86,7 @@ def drop_days(root: str | os.PathLike[str], before: date, *, wait_s: float = WAI
     dict of str to int
         The ``parts`` and ``rows`` that were dropped.
     """
-    with _held(root, wait_s) as (place, manifest):
+    with lake_held(root, wait_s) as (place, manifest):
         if "date" not in manifest.partition:
             raise OutputError(f"{root} is not partitioned by date, so no days can be dropped from it", usage=True)
         at = manifest.partition.index("date")
@@ -98,7 +96,7 @@ def drop_days(root: str | os.PathLike[str], before: date, *, wait_s: float = WAI
         kept_from = max(manifest.kept_from or "", before.isoformat())
         if old or kept_from != manifest.kept_from:
             manifest.kept_from = kept_from
-            _change(place, manifest, remove=old, add={})
+            change_parts(place, manifest, remove=old, add={})
         return {"parts": len(old), "rows": rows}
 
 
@@ -117,16 +115,17 @@ def forget_deleted(root: str | os.PathLike[str], *, wait_s: float = WAIT_S) -> l
     list of str
         Their folders, from the root.
     """
-    with _held(root, wait_s) as (place, manifest):
+    with lake_held(root, wait_s) as (place, manifest):
         folders = visible(place).deleted
         gone = [name for name in manifest.parts if name.rpartition("/")[0] in set(folders)]
         if gone:
-            _change(place, manifest, remove=gone, add={})
+            change_parts(place, manifest, remove=gone, add={})
         return folders
 
 
 @contextlib.contextmanager
-def _held(root: str | os.PathLike[str], wait_s: float) -> Iterator[tuple[Path, Manifest]]:
+def lake_held(root: str | os.PathLike[str], wait_s: float) -> Iterator[tuple[Path, Manifest]]:
+    """Hold a lake alone, and give its folder and its manifest."""
     place = Path(root)
     if not is_lake(place):
         raise OutputError(f"{root} is no lake (it has no _ddtree/manifest.json); one is made by: ddtree-logs export --append {root}")
@@ -157,7 +156,8 @@ def _merged(place: Path, manifest: Manifest, table: str, names: list[str]) -> di
         raise
 
 
-def _change(place: Path, manifest: Manifest, *, remove: list[str], add: dict[str, PartEntry]) -> None:
+def change_parts(place: Path, manifest: Manifest, *, remove: list[str], add: dict[str, PartEntry]) -> None:
+    """Commit a manifest without some parts and with others, which are staged."""
     for name in remove:
         del manifest.parts[name]
     manifest.parts |= add
