@@ -117,7 +117,7 @@ class Batch:
         self.stops = np.union1d(self.losses, after[(after > begin) & (after < end)])
         self.fresh = np.flatnonzero(steps.fresh[begin:end]) + begin
         self.waiters = self._waiters(pending)
-        self.visited = np.union1d(np.union1d(change, self.stops), self.fresh)
+        self.visited = np.sort(np.concatenate([change, self.stops, self.fresh]))
         """Steps at which a batch of unknown occupants is looked at, whoever waits."""
         self.plain = bool((np.diff(self.time) >= 0).all() and (batch > 0).all())
         self.segments = Segments()

@@ -25,6 +25,7 @@ from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.journal_check import JournalCheck, check
 from ddtree_metrics.sources.journal_files import GROUPS, REMEDY
 from ddtree_metrics.sources.journal_process import LowLevel, ReaderKilled
+from ddtree_metrics.sources.mixing import distinct
 from ddtree_metrics.sources.select import Entrance, Matcher, Wanted
 from ddtree_metrics.sources.twins import Twins
 from ddtree_metrics.times import Window
@@ -267,7 +268,7 @@ class JournalSource:
         """Name what was not read though the files hold it: their indexes are damaged, or their entries."""
         missing = rows.unread
         if checks:
-            missing = max(missing, len(np.unique(np.concatenate([c.keys for c in checks]))) - (rows.met - twice))
+            missing = max(missing, len(distinct(np.concatenate([c.keys for c in checks]))) - (rows.met - twice))
         if missing > 0:
             entries = "1 entry" if missing == 1 else f"{missing} entries"
             self.stats.damaged.append(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ddtree_metrics.sources import jenkins
 from ddtree_metrics.sources.journal_fields import BOOT_CLOCK_MAX
 from ddtree_metrics.sources.journal_files import Header
-from ddtree_metrics.sources.mixing import mixed
+from ddtree_metrics.sources.mixing import distinct, mixed
 from ddtree_metrics.sources.select import Group
 from ddtree_metrics.times import Window
 
@@ -253,7 +253,7 @@ class _Check:
         differs = single | (items != items[before])
         mine = np.flatnonzero(differs)
         theirs = np.flatnonzero(differs & ~single)
-        asked = np.unique(np.concatenate([items[mine], items[before[theirs]]]))
+        asked = distinct(np.concatenate([items[mine], items[before[theirs]]]))
         self._forget(asked)
         self._learn(begin, end, asked)
         value = np.zeros(len(items), np.uint64)
@@ -277,7 +277,7 @@ class _Check:
         starts = np.cumsum(size) - size
         at = np.repeat(entries.starts[which], size) + np.arange(int(size.sum())) - np.repeat(starts, size)
         items = entries.items[at]
-        self._learn(begin, end, np.unique(items))
+        self._learn(begin, end, distinct(items))
         value = self._hashes(items)
         rest = np.bitwise_xor.reduceat(value, starts) ^ entries.stored[which]
         twice = np.logical_or.reduceat(value == np.repeat(rest, size), starts)
