@@ -19,6 +19,7 @@ from ddtree_metrics.diagnosis.causes import STEP, Unit
 from ddtree_metrics.diagnosis.result import SUPPORTED
 from tests.test_diagnose import START, log_of, request, servers
 from tests.worlds import make
+from tests.worlds.build import share
 from tests.worlds.judging import read
 
 FAILING = Path(__file__).parent.parent / "fixtures" / "failing"
@@ -44,6 +45,23 @@ def supported_flags(d: Any) -> set[str]:
 
 
 # -- both directions ---------------------------------------------------------------------------------------------------------
+
+
+def test_uptime_has_a_slope_in_ms_per_minute(tmp_path):
+    d = diagnose(read(make("uptime", 3), tmp_path))
+    # a step of 30 ms grows by this share in an hour
+    expected = 30 * share(3, 0.2, 0.35) / 60
+    assert d.slopes["uptime_step_ms"].value == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["step_break", "mended", "acceptance_to_one"])
+def test_the_effect_of_a_break_is_the_speed_after_it_by_the_speed_before(name, tmp_path):
+    world = make(name, 3)
+    d = diagnose(read(world, tmp_path))
+    (found,) = [h for h in d.hypotheses if h.key in ("break_step_time", "break_acceptance") and h.status == SUPPORTED]
+    # steps that take 1.5 times as long are two thirds of the speed; half the tokens a step are half of it
+    expected = 1 / world.truth.step_ratio if found.key == "break_step_time" else world.truth.tokens_ratio
+    assert found.effect.value == pytest.approx(expected, rel=0.08)
 
 
 @pytest.mark.parametrize("name", ["drafter_better", "drafter_worse"])

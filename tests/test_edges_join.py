@@ -17,6 +17,7 @@ from ddtree_metrics.join import join_batches
 from ddtree_metrics.join.alone import match_alone
 from ddtree_metrics.join.batch import Tolerance
 from ddtree_metrics.join.decode_context import usable
+from ddtree_metrics.join.joined_rows import flag_lists
 from ddtree_metrics.join.prepare import prepare_requests, prepare_steps
 from ddtree_metrics.records import RequestStep, TreeStep
 from tests.simulator import Run, simulate
@@ -381,3 +382,35 @@ def test_a_decode_line_says_something_of_200_steps_before_it(away: int) -> None:
     if away == 201:
         expected[1] = -1
     assert out["context_len"].fillna(-1).astype(int).tolist() == expected
+
+
+# -- the flags of a row -------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_has_the_flags_of_its_request_and_those_of_its_step() -> None:
+    request, estimated, split = np.array([0, 0, 0, 0, 1, 1, -1, -1]), np.array([0, 0, 1, 1, 0, 1, 0, 1]), np.array([0, 1, 0, 1, 1, 0, 0, 1])
+
+    made = flag_lists([("aborted",), ()], request, estimated.astype(bool), split.astype(bool))
+
+    assert made.to_pylist() == [
+        ["aborted"],
+        ["aborted", "shared"],
+        ["aborted", "decode_line"],
+        ["aborted", "decode_line", "shared"],
+        ["shared"],
+        ["decode_line"],
+        None,
+        ["decode_line", "shared"],
+    ]
+
+
+def test_without_prefill_lines_nobody_unknown_leaves_for_somebody_who_came() -> None:
+    """A third of the requests is not in the file: still most steps of the others are known, and what is trusted is right."""
+    run = simulate(seed=3, requests=24, concurrency=3)
+    known = run.requests[np.arange(len(run.requests)) % 3 != 1].reset_index(drop=True)
+
+    out = quiet(run.frames["steps"], known)
+    right, could = score(run, out)
+
+    assert right[could].mean() > 0.5
+    assert not (trusted(out) & ~right).any()

@@ -12,7 +12,7 @@ import pytest
 import ddtree_metrics as ddt
 from ddtree_metrics.metrics import step_time_bounds
 from ddtree_metrics.metrics.confidence import around, within
-from ddtree_metrics.metrics.shares import counteracting
+from ddtree_metrics.metrics.shares import Errors, Parts, counteracting, divide
 from ddtree_metrics.metrics.two_point import Run
 from ddtree_metrics.steps.repeated_prompts import prompt_keys
 from tests.test_diagnose import two_runs
@@ -45,6 +45,41 @@ def test_an_interval_that_ends_at_the_whole_leaves_nothing_open(share: float, en
 
     assert words is not None
     assert words.startswith("by these estimates") == open_
+
+
+@pytest.mark.parametrize(
+    ("against", "error", "nothing"),
+    [
+        # with very many degrees of freedom the 90 % interval is 1.645 errors to each side
+        (0.099, 0.2, True),  # less than a tenth of the change, and open: it counts as nothing
+        (0.101, 0.2, False),  # more than a tenth: open, but too much to be left out
+        (0.05, 0.0310, True),  # 1.645 x 0.0310 = 0.0510: the interval holds none
+        (0.05, 0.0300, False),  # 1.645 x 0.0300 = 0.0494: it surely worked against the change
+    ],
+)
+def test_a_part_against_the_change_is_nothing_up_to_a_tenth_if_it_may_be_none(against: float, error: float, nothing: bool) -> None:
+    parts = Parts(mix=0.0, step_time=-1.0 - against, tokens=against)  # the change is -1
+    errors = Errors(np.diag([1e-12, 1e-6, error**2]), dof=1_000_000, total=0.01)
+
+    made = divide(parts, errors, level=0.9)
+
+    assert made.nothing == (("acceptance",) if nothing else ())
+    assert len(made.against) == (0 if nothing else 1)
+    assert (made.shares[1].value == pytest.approx(1.0)) if nothing else (made.reason == made.against[0])
+    assert not made.unclear
+
+
+def test_a_change_within_its_own_error_has_no_shares() -> None:
+    """1.645 x 0.0600 = 0.0987 and 1.645 x 0.0610 = 0.1003, beside a change of 0.1."""
+    parts = Parts(mix=0.0, step_time=-0.06, tokens=-0.04)
+    covariance = np.diag([1e-12, 1e-6, 1e-6])
+
+    told = divide(parts, Errors(covariance, 1_000_000, 0.0600), level=0.9)
+    untold = divide(parts, Errors(covariance, 1_000_000, 0.0610), level=0.9)
+
+    assert [x.value for x in told.shares] == pytest.approx([0.0, 0.6, 0.4])
+    assert untold.unclear
+    assert not any(x.known for x in untold.shares)
 
 
 # -- columns that rise together ------------------------------------------------------------------------------------------------
@@ -498,3 +533,38 @@ def test_a_window_of_a_diagnosis_begins_at_since_and_ends_before_until() -> None
     for groups in ({"before": (None, edge)}, {"after": (edge, None)}):  # the other group is all the rest
         counted = ddt.diagnose(log, **groups).comparisons[0].rows
         assert (counted["request_steps_before"], counted["request_steps_after"]) == (640, 640)
+
+
+# -- tokens of a step that prints averages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "average", "tokens", "each"),
+    [
+        (99.0, 2.01, 199.0, 199 / 99),  # 198.99 lies within 0.495 of 199 only, so the mean is 199 / 99 and not 2.01
+        (100.0, 2.01, None, 2.01),  # within 0.5 there may be two whole numbers: the mean is what was printed
+        (999.0, 2.01, None, 2.01),
+        (None, 2.01, None, 2.01),  # a batch of unknown size: the mean is known all the same
+        (3.0, 1.32, None, None),  # 3.96 is no sum of three that is printed as 1.32: nothing is believed
+    ],
+)
+def test_the_mean_as_printed_is_taken_where_the_sum_of_a_batch_is_not_sure(
+    size: float | None, average: float, tokens: float | None, each: float | None
+) -> None:
+    steps = pd.DataFrame({"batch_size": [size], "avg_commit_len": [average], "budget": [16]}).astype({"batch_size": float})
+
+    (row,) = ddt.neutral_columns(steps).to_dict("records")
+
+    assert [row["tokens"], row["tokens_per_step"]] == [
+        pytest.approx(x) if x is not None else pytest.approx(np.nan, nan_ok=True) for x in (tokens, each)
+    ]
+
+
+def test_a_list_of_commits_that_does_not_fit_its_batch_is_not_mended_by_the_mean() -> None:
+    """Which of three lengths count for a batch of 100 is not known, whatever mean stands beside them."""
+    steps = pd.DataFrame({"batch_size": [100.0], "avg_commit_len": [2.0], "commit_lens": [[2, 2, 2]], "budget": [16]})
+
+    (row,) = ddt.neutral_columns(steps).to_dict("records")
+
+    assert np.isnan(row["tokens"])
+    assert np.isnan(row["tokens_per_step"])

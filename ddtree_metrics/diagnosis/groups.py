@@ -208,13 +208,9 @@ def _listed(word: str, names: list[str]) -> str:
 
 def _window(panel: Basis, since: Any, until: Any) -> tuple[Bools, str, str]:
     last = int(panel.time_us.max(initial=-1))
-    low, high = parse_window_of_log(_plain(since), _plain(until), last_us=last if last >= 0 else None, tz=panel.tz)
-    mine = panel.time_us >= 0
-    if low is not None:
-        mine &= panel.time_us >= low
-    if high is not None:
-        mine &= panel.time_us < high
-    ends = [format_us(x)[:19] if x is not None else "" for x in (low, high)]
+    window = parse_window_of_log(_plain(since), _plain(until), last_us=last if last >= 0 else None, tz=panel.tz)
+    mine: Bools = (panel.time_us >= 0) & window.contains(panel.time_us)
+    ends = [format_us(x)[:19] if x is not None else "" for x in window]
     return mine, "windows", f"{ends[0] or 'the beginning'} to {ends[1] or 'the end'}"
 
 

@@ -73,7 +73,6 @@ class RowWriter:
         stated = self._stated(steps, width, rep)
         source = np.where(stated >= 0, 2, source)
         context = np.where(stated >= 0, stated, context)
-        extra: dict[int, str] = {}
         if self.estimates:
             self._estimate(step, context, source)
         matched = self._matched(known, size, split, place)
@@ -99,7 +98,7 @@ class RowWriter:
             "trusted": pa.array(self.m.trusted[r], mask=~(known & (self.m.has_reconciled[r] | self._flagged()[r])))
             if len(self.a)
             else pa.nulls(len(rep), pa.bool_()),
-            "flags": None if "flags" in left_out else self._flag_lists(request, source, split, extra),
+            "flags": None if "flags" in left_out else flag_lists(self.flags, request, source == 3, split),
         }
         take = pa.array(rep)
         whole = arrow_schema(RequestStep)
@@ -173,21 +172,32 @@ class RowWriter:
         out[good] = values[(offsets[:-1][rep] + slot)[good]] - self.root
         return pa.array(out, mask=np.isnan(out))
 
-    def _flag_lists(self, request: Ints, source: Ints, split: Bools, extra: dict[int, str]) -> pa.Array:
-        n = len(self.flags)
-        base = pa.array([list(f) or None for f in self.flags] + [None], pa.list_(pa.string()))
-        which = np.where(request >= 0, request, n)
-        if not (source == 3).any() and not split.any():
-            return base.take(pa.array(which))
-        kinds = which * 4 + (source == 3) * 2 + split
-        seen, back = np.unique(kinds, return_inverse=True)
-        made = []
-        for kind in seen.tolist():
-            own = list(self.flags[kind // 4]) if kind // 4 < n else []
-            own += ["decode_line"] if kind % 4 >= 2 else []
-            own += ["shared"] if kind % 2 else []
-            made.append(own or None)
-        return pa.array(made, pa.list_(pa.string())).take(pa.array(back))
+
+def flag_lists(flags: list[tuple[str, ...]], request: Ints, estimated: Bools, split: Bools) -> pa.Array:
+    """Return the flags of each row: those of its request, whether its context is estimated, whether its step was shared.
+
+    Parameters
+    ----------
+    flags : list of tuple of str
+        Those of each request.
+    request : ndarray
+        The request of each row, -1 where there is none.
+    estimated, split : ndarray of bool
+        Of each row.
+
+    Returns
+    -------
+    pyarrow.Array
+        A list of text a row, null where there is nothing to say.
+    """
+    n = len(flags)
+    which = np.where(request >= 0, request, n)
+    seen, back = np.unique(which * 4 + estimated * 2 + split, return_inverse=True)
+    made = []
+    for kind in seen.tolist():
+        own = [*(flags[kind // 4] if kind // 4 < n else ()), *(["decode_line"] if kind % 4 >= 2 else []), *(["shared"] if kind % 2 else [])]
+        made.append(own or None)
+    return pa.array(made, pa.list_(pa.string())).take(pa.array(back))
 
 
 def _ints(values: Any, valid: Bools) -> pa.Array:

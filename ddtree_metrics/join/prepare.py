@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ddtree_metrics.steps.columns import whole_sum
 from ddtree_metrics.tables import flat_lists
 
 Ints = npt.NDArray[np.int64]
@@ -217,9 +218,8 @@ def _prepare(batch: Any, parts: dict[str, list[Any]], names: dict[str, int], ids
         mean = _floats(batch.column("avg_commit_len"))
         sums = np.concatenate([[0], np.cumsum(values)])
         from_list = np.where(valid, sums[offsets[1:]] - sums[offsets[:-1]], -1)
-        about = np.where(np.isnan(mean), -1.0, mean * np.maximum(size, 0))
-        whole_number = (about >= 0) & (np.abs(about - np.rint(about)) <= 0.005 * np.maximum(size, 1) + 1e-9) & (size > 0) & (size < 100)
-        total = np.where(total >= 0, total, np.where(valid, from_list, np.where(whole_number, np.rint(about), -1).astype(np.int64)))
+        from_mean = whole_sum(np.where(size > 0, mean, np.nan), size)
+        total = np.where(total >= 0, total, np.where(valid, from_list, np.nan_to_num(from_mean, nan=-1.0).astype(np.int64)))
     if listed.all() and bool(np.all(size >= 1)):
         commit = _small(values)
         same = has_drafts.all() and np.array_equal(draft_offsets, offsets)

@@ -125,12 +125,24 @@ def _poisson(name: str, seed: int, concurrency: int, count: int) -> World:
     prompts, lengths = (200.0, 6000.0), (150.0, 400.0)
     every = spacing(server, concurrency, prompts, lengths)
     runs = simulate([(server, traffic(seed, 1, count, prompts=prompts, lengths=lengths, every=every))], seed)
-    return world(name, seed, runs, truth("slower", ["context_step", "batch"], also_true=["prefill"], slope=slope))
+    # one more request costs at most 2 of 30 ms, which is no cause by itself where there are seldom two more
+    load = ["batch"] if concurrency > 1 else []
+    return world(name, seed, runs, truth("slower", ["context_step", *load], also_true=["batch", "prefill"], slope=slope))
 
 
 def poisson_four(seed: int) -> World:
     """About four requests at once; steps get slower with context and with the batch."""
     return _poisson("poisson_four", seed, 4, size(seed, 60, 80))
+
+
+def poisson_one(seed: int) -> World:
+    """About one request at a time, often none and sometimes three; steps get slower with context and with the batch."""
+    return _poisson("poisson_one", seed, 1, size(seed, 60, 80))
+
+
+def poisson_eight(seed: int) -> World:
+    """About eight requests at once; steps get slower with context and with the batch."""
+    return _poisson("poisson_eight", seed, 8, size(seed, 100, 130))
 
 
 def poisson_sixteen(seed: int) -> World:
@@ -229,3 +241,12 @@ def pool_pressure(seed: int) -> World:
     runs = simulate([(server, traffic(seed, 1, size(seed, 50, 70), prompts=prompts, lengths=lengths, every=every))], seed)
     look = Look(form=Form(request_lines=True))
     return world("pool_pressure", seed, runs, truth("slower", ["retraction"], also_true=["prefill"], slope=0.0), look)
+
+
+def text_turns(seed: int) -> World:
+    """In the middle of a run the traffic turns to another kind of text, of which less is accepted; the server does not change."""
+    first = traffic(seed, 1, size(seed, 20, 28), text=0.70)
+    second = traffic(seed, 2, size(seed, 20, 28, 1), text=0.50)
+    runs = simulate([(Server(flags=tree()), [*first, *second])], seed)
+    facts = truth("slower", ["text"], also_true=["break_tokens"], together=["text", "break_tokens"], slope=0.0)
+    return world("text_turns", seed, runs, facts)

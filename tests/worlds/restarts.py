@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from tests.worlds.build import STOCK_LOOK, Look, restart_truth, share, size, traffic, tree, truth, world
+from tests.worlds.build import STOCK_LOOK, Look, restart_truth, share, size, spacing, traffic, tree, truth, world
 from tests.worlds.engine import Noise, Place, RunLog, Server, simulate
 from tests.worlds.flags import PLAIN
 from tests.worlds.truth import World, speed
@@ -256,3 +257,61 @@ def harmless_on_sloped(seed: int) -> World:
     runs = _pair(seed, Server(context_ms=slope, flags=tree()), Server(context_ms=slope, flags=tree(tool_call_parser="kimi_k2")))
     facts = restart_truth(runs, "unchanged", [], ["context_step"], slope=slope)
     return world("harmless_on_sloped", seed, runs, facts, before="run:1", after="run:2")
+
+
+def backend_faster(seed: int) -> World:
+    """A restart brings an attention backend that makes every step a fifth shorter: a better run after a worse one."""
+    runs = _pair(seed, Server(30 * 1.25, flags=tree()), Server(30, flags=tree(attention_backend="flashinfer")))
+    return world("backend_faster", seed, runs, restart_truth(runs, "faster", [ATTENTION], slope=0.0))
+
+
+def backend_slope_better(seed: int) -> World:
+    """A restart brings an attention backend whose steps grow less with context; asked in words."""
+    first = Server(context_ms=share(seed, 6, 8), flags=tree())
+    second = Server(context_ms=2.0, flags=tree(attention_backend="flashinfer"))
+    prompts = (200.0, 8000.0)
+    plans = [
+        (first, traffic(seed, 1, size(seed, 26, 36), prompts=prompts)),
+        (second, traffic(seed, 2, size(seed, 26, 36, 1), prompts=prompts)),
+    ]
+    runs = simulate(plans, seed)
+    facts = restart_truth(runs, "faster", [ATTENTION], ["context_step"])
+    return world("backend_slope_better", seed, runs, facts, before="run:1", after="run:2")
+
+
+def drafter_better_and_mix(seed: int) -> World:
+    """A restart swaps the drafter for a better one while prompts become longer, which takes part of the gain away."""
+    slope = share(seed, 1, 2)
+    first = Server(context_ms=slope, acceptance=_weaker, flags=tree())
+    second = Server(context_ms=slope, flags=tree(speculative_draft_model_path=NEW_DRAFT))
+    short = traffic(seed, 1, size(seed, 24, 34), prompts=(300, 4000))
+    far = traffic(seed, 2, size(seed, 24, 34, 1), prompts=(2000, 8000))
+    runs = simulate([(first, short), (second, far)], seed)
+    return world("drafter_better_and_mix", seed, runs, restart_truth(runs, "faster", [DRAFTER, "mix"], ["context_step"], slope=slope))
+
+
+def drafter_under_load(seed: int) -> World:
+    """A restart swaps the drafter for a worse one, with about four requests at once on both sides."""
+    prompts, lengths = (200.0, 4000.0), (150.0, 400.0)
+    sequence = share(seed, 1, 2)
+    plans = []
+    for salt, server in (
+        (1, Server(sequence_ms=sequence, flags=tree())),
+        (2, Server(sequence_ms=sequence, acceptance=_weaker, flags=tree(speculative_draft_model_path=NEW_DRAFT))),
+    ):
+        every = spacing(server, 3 if salt == 2 else 4, prompts, lengths)
+        plans.append((server, traffic(seed, salt, size(seed, 45, 60, salt), prompts=prompts, lengths=lengths, every=every)))
+    runs = simulate(plans, seed)
+    facts = restart_truth(runs, "slower", [DRAFTER], ["batch", "prefill", "mix"], slope=0.0)
+    return world("drafter_under_load", seed, runs, facts)
+
+
+def stalls_after_backend(seed: int) -> World:
+    """Another attention backend leaves the usual step as it was, and makes stalls of five times a step four times as frequent."""
+    before, after = 0.015, 0.06
+    first = Server(noise=Noise(tail=before), flags=tree())
+    second = Server(noise=Noise(tail=after), flags=tree(attention_backend="flashinfer"))
+    runs = _pair(seed, first, second)
+    facts = restart_truth(runs, "slower", [ATTENTION], slope=0.0)
+    # a share p of the steps takes five times as long: the mean is 1 + 4 p
+    return world("stalls_after_backend", seed, runs, replace(facts, step_ratio=(1 + 4 * after) / (1 + 4 * before)))

@@ -61,6 +61,14 @@ _IN_ORDER: list[Callable[[int], World]] = [
     breaks.mended,
     oneruns.pool_pressure,
     restarts.harmless_on_sloped,
+    restarts.backend_faster,
+    restarts.backend_slope_better,
+    restarts.drafter_better_and_mix,
+    restarts.drafter_under_load,
+    restarts.stalls_after_backend,
+    oneruns.poisson_one,
+    oneruns.poisson_eight,
+    oneruns.text_turns,
 ]
 
 SCENARIOS: dict[str, Callable[[int], World]] = {scenario.__name__: scenario for scenario in _IN_ORDER}
