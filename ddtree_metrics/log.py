@@ -680,19 +680,24 @@ def read_parquet(paths: PathLike | Sequence[PathLike], **options: Unpack[StoredK
     files = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
     overlaps: dict[str, list[Overlap]] = {}
     tables = read_tables(files, overlaps=overlaps)
-    coverages, counts = [], Conventions()
+    coverages, counts, spoiled = [], Conventions(), False
     seen = set()
     for table in tables.values():
         for kind, text in _notes_of(table):
             if (kind, text) in seen:
                 continue
             seen.add((kind, text))
-            if kind == "coverage":
-                coverages.append(Coverage.from_dict(json.loads(text)))
-            else:
-                counts.merge(Conventions.from_dict(json.loads(text)))
+            try:
+                if kind == "coverage":
+                    coverages.append(Coverage.merged([Coverage.from_dict(json.loads(text))]))
+                else:
+                    counts.merge(Conventions.from_dict(json.loads(text)))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                spoiled = True
     tables = {name: _of_units(_within(table, chosen.window), chosen.selection.units) for name, table in tables.items()}
     account = Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, files)))
+    if spoiled:
+        account.damaged.append(f"what an export said of its reading ({', '.join(path.name for path in files[:3])}); its rows were read")
     _take_off(account, overlaps)
     return Log(tables, account, counts)
 

@@ -381,6 +381,18 @@ def test_a_csv_field_without_end_spoils_its_row_only_and_a_head_of_that_kind_the
         read_requests(tmp_path / "h.csv")
 
 
+@pytest.mark.filterwarnings("ignore::ddtree_metrics.errors.DDTreeWarning")  # one has no end
+@pytest.mark.parametrize("huge", ["2147483648", str(2**63), str(10**30), str(10**400), f'"{10**30}"', "1e308"])
+def test_a_number_that_no_column_holds_is_not_known(tmp_path: Path, huge: str) -> None:
+    text = f'{{"id": "a", "received": {NOON}, "finished": {NOON + 1}, "prompt_tokens": {huge}, "completion_tokens": 2}}\n'
+    text += f'{{"id": "b", "received": {NOON}, "finished": {huge if len(huge) > 20 else 0}, "prompt_tokens": 1, "completion_tokens": 2}}\n'
+    (tmp_path / "r.jsonl").write_text(text)
+    requests = read_requests(tmp_path / "r.jsonl").set_index("request_id")
+    assert pd.isna(requests.loc["a", "prompt_tokens"])
+    assert pd.isna(requests.loc["b", "finished"])
+    assert requests["completion_tokens"].tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("deep", ['{"a":' * 100_000, "[" * 100_000, "[" * 500 + "]" * 500])
 def test_json_that_is_nested_too_deeply_is_one_record_that_cannot_be_read(tmp_path: Path, deep: str) -> None:
     one = json.dumps({"id": "a", "received": NOON, "finished": NOON + 1, "prompt_tokens": 1, "completion_tokens": 2})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,6 +148,23 @@ class KilledWhenRead(LowLevel):
             if command[0] == "entries" and number == 1:
                 assert self._child is not None
                 self._child.kill()
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_a_journal_that_is_cut_short_while_it_is_checked_is_damaged_wherever_it_is_cut(
+    compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build(tmp_path / "a.journal", b"".join(entry(T0 + i, f"line {i}") for i in range(60)), compact=compact)
+    files = Files()
+    files.add(str(path))
+    whole = path.read_bytes()
+    # the file is cut right after its size was asked for
+    monkeypatch.setattr("ddtree_metrics.sources.journal_check.os.fstat", lambda _: SimpleNamespace(st_size=len(whole)))
+    # up to the last entry; behind it nothing is looked at
+    for size in range(0, whole.rindex(b"line 59") - 600, 997):
+        path.write_bytes(whole[:size])
+        found = check(files.good[0], (), Window())
+        assert found is None or found.bad > 0, size
 
 
 def test_where_no_process_can_be_started_the_journal_is_read_in_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,7 +312,7 @@ def instant(value: Any, unit_us: float | None = None) -> tuple[int | None, str |
         if made is None:
             return None, None
         value = int(text) if text.isdigit() else made
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if not isinstance(value, (int, float)) or number(value) is None or value <= 0:
         return None, None
     if unit_us is None:
         unit_us = 1e6 if value < 1e11 else 1e3 if value < 1e14 else 1.0 if value < 1e17 else 1e-3
@@ -328,17 +328,15 @@ def number(value: Any) -> float | None:
         return None
     try:
         made = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return made if math.isfinite(made) else None
 
 
 def whole(value: Any) -> int | None:
-    """Read a count; None where it is none or negative."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if value >= 0 else None
-    made = number(value)
-    return int(made) if made is not None and made >= 0 and made == int(made) else None
+    """Read a count; None where it is none, negative, or more than a column holds."""
+    made = value if isinstance(value, int) and not isinstance(value, bool) else number(value)
+    return int(made) if made is not None and 0 <= made < 2**31 and made == int(made) else None
 
 
 def reason(value: Any) -> str | None:

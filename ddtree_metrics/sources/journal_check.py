@@ -148,6 +148,8 @@ class _Check:
         number, real, mono, boot, stored = (
             np.concatenate([getattr(p, n) for p in parts]) for n in ("number", "real", "mono", "boot", "stored")
         )
+        if not len(number):
+            return
         step = np.diff(number.astype(np.int64)) > 0
         if not step.all():
             # Of two that are out of order, the one that does not fit both of its neighbours is wrong.
@@ -190,9 +192,10 @@ class _Check:
         while at > last and at % 8 == 0 and at + 24 <= self.size:
             head = os.pread(self.file, 24, at)
             size, following = int.from_bytes(head[8:16], "little"), int.from_bytes(head[16:24], "little")
-            if head[0] != _ENTRY_ARRAY or size < 24 or at + size > self.size:
+            if head[:1] != bytes([_ENTRY_ARRAY]) or size < 24 or at + size > self.size:
                 break
-            slots = np.frombuffer(os.pread(self.file, (size - 24) // width * width, at + 24), kind).astype(np.int64)
+            data = os.pread(self.file, size - 24, at + 24)
+            slots = np.frombuffer(data, kind, len(data) // width).astype(np.int64)  # fewer where the file is cut meanwhile
             parts.append(slots[: self.header.entries - count])
             count += len(parts[-1])
             beyond += int(np.count_nonzero(slots[len(parts[-1]) :]))

@@ -201,7 +201,7 @@ class DatasetWriter:
             raise
 
     def _stamp(self, path: Path, key: tuple[str | None, ...], metadata: Mapping[str, str]) -> None:
-        with pq.ParquetFile(path) as old, self._part(path, key, metadata) as new:
+        with pq.ParquetFile(path, page_checksum_verification=True) as old, self._part(path, key, metadata) as new:
             for group in range(old.num_row_groups):
                 new.write(old.read_row_group(group))
 
@@ -338,10 +338,12 @@ class _Stored:
     def read(self) -> pa.Table:
         with _told_as_source(self.path):
             if self.kind == "parquet":
-                with self.path.open("rb") as opened, pq.ParquetFile(opened) as file:
+                with self.path.open("rb") as opened, pq.ParquetFile(opened, page_checksum_verification=True) as file:
                     return self._restored(file.read())
             with _mapped(self.path) as mapped, pa.ipc.open_file(mapped) as file:
-                return self._restored(file.read_all())
+                table = file.read_all()
+                table.validate(full=True)  # nothing else would notice places behind the end of a text
+                return self._restored(table)
 
     def _restored(self, table: pa.Table) -> pa.Table:
         names = arrow_schema(self.record).names
@@ -434,7 +436,7 @@ def _told_as_source(path: Path) -> Iterator[None]:
         raise SourceNotFound(f"no file {path}") from None
     except PermissionError:
         raise SourceDenied(f"{path} may not be read by this user; ask its owner, or copy it") from None
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:  # a wrong length asks for more memory than there is
         raise SourceDamaged(f"{path} is damaged or was not written to its end ({error}); export it again") from None
     except OSError as error:
         raise SourceDamaged(f"{path} cannot be read ({error.strerror or error})") from None

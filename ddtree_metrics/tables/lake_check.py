@@ -135,7 +135,7 @@ def _counted(made: LakeCheck, table: str, part: LakePart) -> bool:
 
 
 def _columns(part: LakePart, table: str) -> pa.Table:
-    with part.path.open("rb") as file, pq.ParquetFile(file) as opened:
+    with part.path.open("rb") as file, pq.ParquetFile(file, page_checksum_verification=True) as opened:
         there = set(opened.schema_arrow.names)
         wanted = [name for name in dict.fromkeys([*key_columns(table), *_NEEDED.get(table, ())]) if name in there]
         return opened.read(wanted)

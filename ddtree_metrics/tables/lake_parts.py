@@ -192,7 +192,7 @@ class KnownRows:
 
     def _of(self, name: str, table: str) -> tuple[Keys, Keys, pa.ChunkedArray]:
         if name not in self._read:
-            with (self._root / name).open("rb") as file, pq.ParquetFile(file) as opened:
+            with (self._root / name).open("rb") as file, pq.ParquetFile(file, page_checksum_verification=True) as opened:
                 self._read[name] = _keys(opened.read(self._columns(table)), self._columns(table))
         return self._read[name]
 

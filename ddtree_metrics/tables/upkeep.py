@@ -143,7 +143,7 @@ def _merged(place: Path, manifest: Manifest, table: str, names: list[str]) -> di
             place, record, tuple(manifest.partition), staging=staging(place, number), names=PartNames(number, names), number=number
         )
         for name in names:
-            with (place / name).open("rb") as file, pq.ParquetFile(file) as opened:
+            with (place / name).open("rb") as file, pq.ParquetFile(file, page_checksum_verification=True) as opened:
                 for batch in opened.iter_batches(batch_size=65_536):
                     rows = pa.Table.from_batches([batch])
                     for column, value in zip(manifest.partition, values, strict=True):

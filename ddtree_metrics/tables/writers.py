@@ -424,6 +424,7 @@ def _parquet_writer(sink: Any, schema: pa.Schema, record: type, *, store: bool) 
         use_dictionary=[c.name + end for c in here if c.name not in encodings for end in inner.get(c.kind, ("",))],
         column_encoding=encodings,
         store_schema=store,
+        write_page_checksum=True,
     )
 
 

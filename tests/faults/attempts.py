@@ -114,10 +114,14 @@ def attempt(
     sys.stderr.flush()
     heard, said = os.pipe()  # no file: its size may be limited
     fcntl.fcntl(heard, fcntl.F_SETPIPE_SZ, 1 << 20)
+    ready, started = os.pipe()
     child = os.fork()
     if child == 0:
-        _become([os.fsdecode(a) for a in arguments], place, streams, said, stdin, stdout, limits or {}, env or {}, close)
+        _become([os.fsdecode(a) for a in arguments], place, streams, (said, started), stdin, stdout, limits or {}, env or {}, close)
     os.close(said)
+    os.close(started)
+    os.read(ready, 1)  # it has begun, or has ended
+    os.close(ready)
     killed, hung = False, False
     if during is not None:
         during(child)
@@ -148,7 +152,7 @@ def _become(
     arguments: list[str],
     place: Path,
     streams: Path,
-    said: int,
+    pipes: tuple[int, int],
     stdin: int | None,
     stdout: str | None,
     limits: dict[int, int],
@@ -169,6 +173,7 @@ def _become(
         tempfile.tempdir = None
         os.dup2(stdin if stdin is not None else os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(stdout or streams / "out", os.O_WRONLY | os.O_CREAT, 0o644), 1)
+        said, started = pipes
         os.dup2(said, 2)
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
@@ -183,6 +188,8 @@ def _become(
             resource.setrlimit(name, (value, value))
 
         sys.argv = ["ddtree-logs", *arguments]
+        os.write(started, b"!")
+        os.close(started)
         try:
             main(arguments, prog_name="ddtree-logs")
         except SystemExit as end:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -92,14 +93,19 @@ def campaign(runs: Callable[[Kind], int], kinds: Iterable[int], workers: int) ->
     return total, took
 
 
-def table(total: dict[int, Outcome]) -> str:
-    """Lay the counts out as a table in Markdown."""
+def rows_of(page: str) -> dict[str, Outcome]:
+    """Read the table of a page."""
+    rows = re.findall(r"^\| (.+?) \| ([\d,]+)((?: \| \d+)+) \|$", page, re.MULTILINE)
+    return {words: Outcome(int(tried.replace(",", "")), *map(int, re.findall(r"\d+", cells))) for words, tried, cells in rows}
+
+
+def table(total: dict[str, Outcome]) -> str:
+    """Lay the counts out as a table in Markdown, in the order of the kinds."""
     head = ("inputs", "tried", *COLUMNS)
-    rows = [(KINDS[n].words, f"{o.tried:,}", *(str(getattr(o, c)) for c in COLUMNS)) for n, o in total.items()]
-    every = Outcome(tried=0)
-    for outcome in total.values():
+    every, named = Outcome(tried=0), [(kind.words, total[kind.words]) for kind in KINDS if kind.words in total]
+    for _, outcome in named:
         every += outcome
-    rows.append(("all", f"{every.tried:,}", *(str(getattr(every, c)) for c in COLUMNS)))
+    rows = [(words, f"{o.tried:,}", *(str(getattr(o, c)) for c in COLUMNS)) for words, o in (*named, ("all", every))]
     lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
     return "\n".join("| " + " | ".join(line).replace("_", " ") + " |" for line in lines)
 
@@ -112,7 +118,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kinds whose words contain this")
     parser.add_argument("--short", action="store_true", help="the few runs of each kind that are part of the tests")
     parser.add_argument("--share", type=float, default=1.0, help="this share of the runs of each kind")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write what was run into the table of docs/reliability.md")
     given = parser.parse_args()
     kinds = [n for n, kind in enumerate(KINDS) if given.only in kind.words]
     start = time.monotonic()
@@ -121,12 +127,13 @@ def main() -> int:
     )
     for number, seconds in took.items():
         print(f"{seconds:7.1f} s  {KINDS[number].words}", file=sys.stderr)
-    print(table(total))
+    told = {KINDS[number].words: outcome for number, outcome in total.items()}
+    print(table(told))
     print(f"{time.monotonic() - start:.0f} seconds", file=sys.stderr)
     if given.write:
         page = PAGE.read_text(encoding="utf-8")
         before, after = page.partition(BEGIN)[0], page.partition(BEGIN)[2].partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}\n{table(total)}\n{END}{after}", encoding="utf-8")
+        PAGE.write_text(f"{before}{BEGIN}\n{table({**rows_of(page), **told})}\n{END}{after}", encoding="utf-8")
     return int(any(outcome.why for outcome in total.values()))
 
 

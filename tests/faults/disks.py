@@ -30,9 +30,12 @@ COMMANDS: dict[str, list[str]] = {
 QUICK = [name for name in COMMANDS if name not in ("a page", "a picture")]
 
 
+_BESIDES = ("ddtree-logs: warning:", "ddtree-logs: note:", "ddtree-logs: wrote ")
+
+
 def one_sentence(ran: Attempt, outcome: Outcome, recipe: str) -> None:
     """Count what is said of a failure and is no sentence of the program's."""
-    said = [line for line in ran.err.splitlines() if not line.startswith(("ddtree-logs: warning:", "wrote ")) and line.strip()]
+    said = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(_BESIDES)]
     if ran.code not in (0, None) and len([line for line in said if line.startswith("ddtree-logs: ")]) != 1:
         outcome.note("crashed", f"{recipe}: exit {ran.code}, and said {said[:3]}")
 
@@ -138,7 +141,7 @@ def onto(number: int, place: Path) -> Outcome:
     os.link(source, place / "hard.jsonl")
     (place / "folder/far.jsonl").symlink_to("../link.jsonl")
     names = [source.name, f"./{source.name}", f"folder/../{source.name}", str(source), f"here/{source.name}", "link.jsonl", "hard.jsonl"]
-    names += [f"/proc/self/cwd/{source.name}", "folder/far.jsonl", f"here/here/{source.name}", "", ".parquet", ".csv", "folder/.jsonl", "."]
+    names += [f"/proc/self/cwd/{source.name}", "folder/far.jsonl", f"here/here/{source.name}", "", ".parquet", ".csv", "folder/.jsonl"]
     name, read = rng.choice(names), rng.choice((source.name, "link.jsonl", "hard.jsonl", "here/link.jsonl", "folder/far.jsonl"))
     command = rng.choice(
         (["export"], ["export"], ["export", "-t", "decode"], ["report"], ["plot"], ["summary", "--csv"], ["diagnose", "--json"])
