@@ -697,6 +697,8 @@ def read_parquet(paths: PathLike | Sequence[PathLike], **options: Unpack[StoredK
     tables = {name: _of_units(_within(table, chosen.window), chosen.selection.units) for name, table in tables.items()}
     account = Coverage.merged(coverages) if coverages else Coverage(source=", ".join(map(str, files)))
     if spoiled:
+        for name, table in tables.items():
+            account.parsed[name] = table.num_rows
         account.damaged.append(f"what an export said of its reading ({', '.join(path.name for path in files[:3])}); its rows were read")
     _take_off(account, overlaps)
     return Log(tables, account, counts)

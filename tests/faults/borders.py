@@ -54,10 +54,19 @@ def written(form: str) -> tuple[Path, Log]:
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def tables(number: int, place: Path) -> Outcome:
+def parquet(number: int, place: Path) -> Outcome:
+    """Damage a Parquet file or one of a dataset."""
+    return tables(("parquet", "dataset")[number % 2], number, place)
+
+
+def arrow(number: int, place: Path) -> Outcome:
+    """Damage an Arrow file."""
+    return tables("arrow", number, place)
+
+
+def tables(form: str, number: int, place: Path) -> Outcome:
     """Damage an export, and read it: the rows are right, or it is said that they are not whole."""
-    rng, outcome = random.Random(f"table/{number}"), Outcome()
-    form = rng.choice(list(TABLE_FORMS))
+    rng, outcome = random.Random(f"{form}/{number}"), Outcome()
     whole, made = written(form)
     target = place / whole.name
     if whole.is_dir():
@@ -72,7 +81,8 @@ def tables(number: int, place: Path) -> Outcome:
     ran = attempt(["export", target.name, "-o", "out.jsonl"], place)
     if basics(ran, outcome, recipe):
         one_sentence(ran, outcome, recipe)
-        judge(made.rows, exported(place / "out.jsonl", COLUMNS), outcome, recipe, said=ran.code != 0 or "warning" in ran.err)
+        if ran.code == 0:
+            judge(made.rows, exported(place / "out.jsonl", COLUMNS), outcome, recipe, said="warning" in ran.err)
     left_behind(place, known, outcome, recipe)
     return outcome
 
