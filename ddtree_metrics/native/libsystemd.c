@@ -393,6 +393,8 @@ static int take_entry(Reader *self, Block *block, int64_t low, int64_t high, siz
     if ((code = sd.get_monotonic_usec(journal, &mono, &boot)) < 0) return code;
     size_t before = block->messages.size;
     if ((code = take_fields(journal, found, key, &block->messages)) == 0 && (code = sd.get_cursor(journal, &cursor)) >= 0) {
+        char *rest = strstr(cursor, ";b="); /* what follows is in other columns, as journal_fields.place_of has it */
+        if (rest != NULL) *rest = '\0';
         code = 1;
         int usual = found[MESSAGE].at != NULL && found[STREAM].at != NULL && found[PID].at != NULL;
         long writer = -1;
