@@ -114,7 +114,7 @@ def mixed(rows: ir.Table, by: Sequence[str], growth: float) -> ir.Table:
         told=rows.tokens.notnull(),
     )
     return held.group_by([*by, "class_", "batch_size", "timed", "told"]).aggregate(
-        n=held.count(), context_len=held.context_len.mean(), step_us=held.step_us.mean(), tokens=held.tokens.mean()
+        n=held.count(), context_len=held.context_len.sum(), step_us=held.step_us.sum(), tokens=held.tokens.sum()
     )
 
 

@@ -173,6 +173,8 @@ def _clusters(lake: Dataset) -> tuple[str, ...]:
 
 def _spread(found: pd.DataFrame, clusters: tuple[str, ...]) -> pd.DataFrame:
     """Make rows of sums: each stands for so many steps, and a sum of many steps is several rows."""
+    # in one order and from exact sums, so that the same question has the same answer to the last digit, whatever engine added up
+    found = found.sort_values([*clusters, "class_", "batch_size", "timed", "told"], ignore_index=True)
     n = found["n"].to_numpy(dtype=np.float64)
     times = np.maximum(np.rint(n / max(n.sum(), 1.0) * SPREAD_ROWS), 1).astype(np.int64)
     key: Any = found[list(clusters)].astype(str).agg("|".join, axis=1) if len(found) else []
@@ -180,10 +182,10 @@ def _spread(found: pd.DataFrame, clusters: tuple[str, ...]) -> pd.DataFrame:
         {
             "prompt_id": key,
             "request_id": key,
-            "context_len": found["context_len"].astype(float),
+            "context_len": found["context_len"].astype(float) / n,
             "batch_size": found["batch_size"].astype(float),
-            "step_time_ms": found["step_us"].astype(float) / 1000.0,
-            "tokens": found["tokens"].astype(float),
+            "step_time_ms": found["step_us"].astype(float) / n / 1000.0,
+            "tokens": found["tokens"].astype(float) / n,
             "row_steps": n / times,
         }
     )
