@@ -68,6 +68,8 @@ LEAN_STEPS = (
 
 ALONE = "these lines are of the server alone: a journal, or journalctl -o export of it, has those of others"
 
+UNREMARKABLE = ("Starting ", "Started ", "Stopping ", "Stopped ")
+
 
 LONG_DUMP = 64 << 20
 """A saved journal of more bytes is not read once more unless somebody asks what else it says."""
@@ -103,7 +105,7 @@ class Log:
         self.coverage = coverage or Coverage()
         self.counts = counts or Conventions()
         self.clock_offset_s: float | None = None
-        self._others: Callable[[], LinesOfOthers | None] = lambda: None
+        self._others: LinesOfOthers | None = None
 
     def table(self, name: str) -> pa.Table:
         """Return a table with all its rows, copies from other ranks included.
@@ -486,8 +488,8 @@ class Log:
 
     def around(self, begin_us: int, end_us: int, *, messages: bool = False, level: float = 0.9, large: bool = False) -> Around:
         """Return what stands in the journal between two times, as records; see ``beside``. A long dump is only read if it is ``large``."""
-        others = self._others()
-        if others is None:
+        others = self._others
+        if others is None or not others.any:
             return Around(begin_us, end_us, unknown=(ALONE,))
         if not large and others.size > LONG_DUMP:
             return Around(begin_us, end_us, unknown=("the saved journal is long, and would be read once more: log.beside(time) does it",))
@@ -497,9 +499,12 @@ class Log:
         span = (account.first_us or begin_us, account.last_us or end_us)
 
         def own(line: OtherLine) -> bool:
+            if line.ident == "systemd" and line.about in units and line.message.startswith(UNREMARKABLE):
+                return True  # that it starts and stops is what is looked at
             return line.who in units or line.ident in units if units else bool(detect([line.message]))
 
-        return around(others, begin_us, end_us, span, own=own, messages=messages, level=level)
+        others.own = own
+        return around(others, begin_us, end_us, span, messages=messages, level=level)
 
     def write(self, path: PathLike, table: str | None = None, *, force: bool = False) -> Path:
         """Write all tables into a folder, or one table into a file; ``read`` reads both back.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from ddtree_metrics.errors import DDTreeError, UsageError
 from ddtree_metrics.keywords import ReadKeywords, TextKeywords, keywords_of
 from ddtree_metrics.sources import JournalPlace, Selection, Source, open_journal, open_sources
 from ddtree_metrics.sources.journal_fields import UNIT_SUFFIXES
-from ddtree_metrics.sources.other_lines import LinesOfOthers, is_dump
+from ddtree_metrics.sources.other_lines import LinesOfOthers
 from ddtree_metrics.times import ALWAYS, Window, get_zone, parse_window
 
 if TYPE_CHECKING:
@@ -105,19 +104,12 @@ def open_lines(paths: Paths | None, **given: Unpack[ReadKeywords]) -> tuple[Sour
     return source, options
 
 
-def others_beside(paths: Paths | None, place: JournalPlace) -> LinesOfOthers | None:
-    """Return what reads the lines of others where these lines come from; None where there are none, as in a server's own log."""
+def others_beside(paths: Paths | None, place: JournalPlace) -> LinesOfOthers:
+    """Return what reads the lines of others where these lines come from; streams have none."""
     if paths is None:
-        return LinesOfOthers(place)
-    names = [str(path) for path in several(paths) if isinstance(path, str | Path) and str(path) != "-" and Path(path).exists()]
-    folders = [name for name in names if Path(name).is_dir()]
-    if folders:
-        return LinesOfOthers(JournalPlace(directory=folders[0]))
-    journals = [name for name in names if Path(name).name.endswith((".journal", ".journal~"))]
-    dumps = [name for name in names if name not in journals and is_dump(name)]
-    if not journals and not dumps:
-        return None
-    return LinesOfOthers(JournalPlace(files=tuple(map(glob.escape, journals))) if journals else None, dumps)
+        return LinesOfOthers(None, place)
+    names = [str(path) for path in several(paths) if isinstance(path, str | Path) and str(path) != "-"]
+    return LinesOfOthers([name for name in names if Path(name).exists()], place)
 
 
 def only(given: Mapping[str, Any], group: type, what: str) -> Any:

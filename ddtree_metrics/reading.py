@@ -6,9 +6,8 @@ little memory; ``coverage`` and ``conventions`` are complete when it is through.
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,7 +98,7 @@ class Reading:
         self._late = LateTimes()
         self._occurrences = Occurrences()
         self._streams = Streams()
-        self.others: Callable[[], LinesOfOthers | None] = lambda: None
+        self.others: LinesOfOthers | None = None
         """What reads the lines of others where these come from."""
         self._servers: list[tuple[str, dict[str, Any]]] = []
         self._local_times = 0
@@ -320,7 +319,7 @@ class Reading:
 def start_reading(paths: Paths | None, **given: Unpack[ReadKeywords]) -> Reading:
     """Begin to read files or pipes, or a journal where no paths are given; the keywords are those of ``read``."""
     reading = Reading(*open_lines(paths, **given))
-    reading.others = functools.partial(others_beside, paths, reading.options.place)
+    reading.others = others_beside(paths, reading.options.place)
     return reading
 
 

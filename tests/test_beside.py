@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +16,11 @@ import ddtree_metrics as ddt
 from ddtree_metrics.beside.rate_ratios import holm, rate_ratio
 from ddtree_metrics.beside.signals import SIGNALS, signal_of
 from ddtree_metrics.beside.surroundings import around, other_stretches, said_of
+from ddtree_metrics.beside.xid import XID
 from ddtree_metrics.diagnosis.text import SCREEN, format_diagnosis
 from ddtree_metrics.report import render_report
-from ddtree_metrics.sources.other_lines import OtherLine, line_of
+from ddtree_metrics.sources import JournalPlace
+from ddtree_metrics.sources.other_lines import LinesOfOthers, OtherLine, line_of
 from tests import journals
 from tests.captures import UNIT, journal_export, unpacked
 
@@ -132,6 +135,10 @@ def test_the_page_marks_them_and_keeps_them_apart_from_the_cause(log: ddt.Log) -
     assert any("Likely cause" in p and "Xid" not in p for p in why)
     assert any("Beside:" in p and "Xid 79" in p for p in why)
     assert "line of another program (" in page
+    section = re.findall(r'<h2 id="beside">.*?</section>', page, re.DOTALL)
+    assert len(section) == 1
+    assert "GPU has fallen off the bus" in section[0]
+    assert "pid=" not in page
     assert "sk-abc" not in page
 
 
@@ -149,6 +156,94 @@ def test_a_log_of_the_server_alone_says_that_it_has_no_others(tmp_path: Path) ->
     made = ddt.read(tmp_path / "x.log", tz="UTC").beside("12:00")
     assert made.empty
     assert "of the server alone" in made.attrs["unknown"][0]
+
+
+def test_a_signal_has_one_meaning_whoever_of_its_writers_writes_it() -> None:
+    assert len({signal.name for signal in SIGNALS}) == len(SIGNALS)
+    said = [signal_of(s.who[0], line) for s in SIGNALS for line in s.samples if not line.startswith("Killed /")]
+    assert all(found is not None and "because" not in found[1] for found in said)
+
+
+def test_numbers_of_the_driver_have_the_meanings_of_the_published_catalogue() -> None:
+    # docs.nvidia.com/deploy/xid-errors: 48 double-bit ECC, 63 row remapping recorded, 74 NVLink, 79 off the bus, 94 and 95 contained and
+    # uncontained ECC errors, 119 GSP RPC timeout, 140 unrecovered ECC error, 154 recovery action changed
+    words = {
+        48: "double",
+        63: "recording event",
+        74: "NVLink",
+        79: "bus",
+        94: "contained",
+        95: "uncontained",
+        119: "GSP",
+        140: "unrecovered",
+    }
+    assert all(word in XID[number] for number, word in words.items())
+    assert "recovery action" in XID[154]
+
+
+@pytest.mark.parametrize("older", ["Starting Daily apt upgrade and clean activities...", "Starting apt-daily-upgrade.service - Daily apt"])
+def test_the_unit_is_known_where_systemd_writes_its_description_only(older: str) -> None:
+    found = signal_of("systemd", older, "apt-daily-upgrade.service")
+    assert found is not None
+    assert found[1] == "apt-daily-upgrade.service starting (update)"
+
+
+def test_that_the_server_itself_starts_is_not_beside_it_and_that_it_was_killed_is(tmp_path: Path) -> None:
+    more = [
+        (-3, f"Stopping {UNIT} - SGLang...", {"UNIT": UNIT}, "init.scope", "systemd"),
+        (-2, f"{UNIT}: A process of this unit has been killed by the OOM killer.", {"UNIT": UNIT}, "init.scope", "systemd"),
+    ]
+    made = ddt.read(journals.build(tmp_path / "x.journal", with_others(more))).beside("15:19:17")
+    assert not any("stopping" in said for said in made["said"])
+    assert f"out of memory: {UNIT} was killed" in made["said"].tolist()
+
+
+def test_a_folder_is_read_whole_and_what_may_not_be_read_or_is_damaged_is_named(tmp_path: Path) -> None:
+    journals.build(tmp_path / "system.journal", with_others())
+    (tmp_path / "system@1.journal").write_bytes(b"LPKSHHRH" + bytes(20))
+    with pytest.warns(ddt.DDTreeWarning):
+        log = ddt.read(tmp_path)
+    made = log.beside("15:19:17")
+    assert "xid" in made["signal"].tolist()
+    assert any("system@1.journal" in said and "cut" in said for said in made.attrs["unknown"])
+
+
+def test_files_of_other_users_are_named_to_somebody_who_may_not_read_them(tmp_path: Path) -> None:
+    journals.need_root()
+    mine = journals.build(tmp_path / "user-65534.journal", with_others())
+    theirs = journals.build(tmp_path / "system.journal", with_others())
+    mine.chmod(0o644)
+    theirs.chmod(0o600)
+    others = LinesOfOthers([str(tmp_path)], JournalPlace())
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    os.seteuid(65534)
+    try:
+        lines = list(others(RESTART - 60 * S, RESTART))
+    finally:
+        os.seteuid(0)
+    assert any("Xid" in line.message for line in lines)
+    assert any("system.journal" in said and "may not be read by this user" in said for said in others.unread)
+
+
+@pytest.mark.journald
+def test_a_service_in_a_namespace_has_the_kernel_and_others_beside_it(tmp_path: Path) -> None:
+    journald = journals.Journald(tmp_path)
+    try:
+        step = "[2026-06-01 12:00:00 TP0] Decode batch, #running-req: 1, #token: 70, accept len: 3.00, gen throughput (token/s): 71.38, "
+        with journald.stream(UNIT) as server, journald.stream("backup.service", "borg") as backup:  # type: ignore[attr-defined]
+            for i in range(20):
+                server.sendall(f"{step}#queue-req: 0, id: {i}\n".encode())
+            backup.sendall(b"creating archive, token=sk-abcdefghijklmnopqrstuvwx\n" * 12)
+            journald.synced(12, "_SYSTEMD_UNIT=backup.service")
+            journald.synced(20, f"_SYSTEMD_UNIT={UNIT}")
+        log = ddt.read_journal(unit=UNIT, directory=journald.folder, namespace="t")
+        found = log.around(0, 1 << 60, messages=True)
+    finally:
+        journald.stop()
+    assert found.lines == 12
+    assert found.bursts == ()  # there is no other stretch to compare with
 
 
 # -- more than usual -----------------------------------------------------------------------------------------------------------------
@@ -201,7 +296,6 @@ def look(lines: list[OtherLine], at_s: int):  # type: ignore[no-untyped-def]
         (at_s - 120) * S,
         (at_s + 60) * S,
         (0, 86_400 * S),
-        own=lambda _: False,
     )
 
 

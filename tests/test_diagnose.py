@@ -488,7 +488,7 @@ def test_no_table_of_odd_numbers_makes_a_traceback_or_a_nan(table):
     rows["stream"] = "a"
     d = diagnose(log_of(rows))
     assert_speaks_plainly(d)
-    assert d.to_dict()["schema_version"] == 3
+    assert d.to_dict()["schema_version"] == 4
 
 
 # -- the text --------------------------------------------------------------------------------------------------------------------

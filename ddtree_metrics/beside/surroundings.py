@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,6 @@ def around(
     end_us: int,
     log: tuple[int, int],
     *,
-    own: Callable[[OtherLine], bool],
     messages: bool = False,
     level: float = 0.9,
 ) -> Around:
@@ -112,8 +111,6 @@ def around(
         The stretch.
     log : (int, int)
         From when to when the log is; other stretches of it tell what is usual.
-    own : callable
-        Whether a line is the server's own.
     messages : bool
         Whether messages are kept, redacted and cut.
     level : float
@@ -122,9 +119,9 @@ def around(
     seen: list[SignalSeen] = []
     counts: Counter[tuple[str, str, int]] = Counter()
     lines = left_out = 0
-    for line in _others(read, begin_us, end_us, own):
+    for line in read(begin_us, end_us):
         lines += 1
-        found = signal_of(line.ident, line.message)
+        found = signal_of(line.ident, line.message, line.about)
         if found is None:
             counts[(line.host, line.who, line.priority)] += 1
         elif len(seen) < MOST_SEEN:
@@ -133,12 +130,8 @@ def around(
         else:
             left_out += 1
     loud = {who: n for who, n in counts.items() if n >= LEAST}
-    bursts = tuple(_bursts(loud, read, begin_us, end_us, log, own, level))
-    return Around(begin_us, end_us, tuple(seen), bursts, lines, left_out, tuple(getattr(read, "denied", ())))
-
-
-def _others(read: Read, begin_us: int, end_us: int, own: Callable[[OtherLine], bool]) -> Iterator[OtherLine]:
-    return (line for line in read(begin_us, end_us) if begin_us <= line.time_us < end_us and not own(line))
+    bursts = tuple(_bursts(loud, read, begin_us, end_us, log, level))
+    return Around(begin_us, end_us, tuple(seen), bursts, lines, left_out, tuple(getattr(read, "unread", ())))
 
 
 def _bursts(
@@ -147,13 +140,12 @@ def _bursts(
     begin_us: int,
     end_us: int,
     log: tuple[int, int],
-    own: Callable[[OtherLine], bool],
     level: float,
 ) -> list[Burst]:
     stretches = other_stretches(begin_us, end_us, log)
     if not loud or len(stretches) < 4:
         return []
-    base = [Counter((line.host, line.who, line.priority) for line in _others(read, low, high, own)) for low, high in stretches]
+    base = [Counter((line.host, line.who, line.priority) for line in read(low, high)) for low, high in stretches]
     compared = []
     for (host, unit, priority), count in loud.items():
         usual = [c[(host, unit, priority)] for c in base]

@@ -26,9 +26,19 @@ Examples:
 @click.option("--before", metavar="GROUP", help="As for diagnose.")
 @click.option("--after", metavar="GROUP", help="As for diagnose.")
 @click.option("--bench", metavar="FILE", help="Lay a measured sweep of 'ddtree-logs bench' over the curve.")
+@click.option("--beside", is_flag=True, help="Show messages of other programs that stand beside a change, redacted and cut.")
 @click.option("--title", metavar="TEXT", help="Title of the page.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-def report(source: Input, output: str, before: str | None, after: str | None, bench: str | None, title: str | None, force: bool) -> None:
+def report(
+    source: Input,
+    output: str,
+    before: str | None,
+    after: str | None,
+    bench: str | None,
+    beside: bool,
+    title: str | None,
+    force: bool,
+) -> None:
     """Write one HTML page that needs no network: verdict, evidence, pictures, and what was left out."""
     from ddtree_metrics.diagnosis import diagnose
     from ddtree_metrics.report import render_lake_report, render_report
@@ -44,14 +54,16 @@ def report(source: Input, output: str, before: str | None, after: str | None, be
         sweep = load_sweep(bench)
     lake = lake_of(source)
     if lake is not None:
-        if before is not None or after is not None or bench is not None:
-            raise click.UsageError("--before, --after and --bench are of one log; two groups of a lake: ddtree-logs compare LAKE/ A B")
+        if before is not None or after is not None or bench is not None or beside:
+            raise click.UsageError(
+                "--before, --after, --bench and --beside are of one log; two groups of a lake: ddtree-logs compare LAKE/ A B"
+            )
         return _write(render_lake_report(lake, title=title), output, force)
     log = source.log()
     end_if_nothing(source, log, data=True)
     if before is None and after is None:
         ask_for_one_service(log)
-    page = render_report(log, diagnose(log, before, after, tz=source.zone), bench=sweep, title=title)
+    page = render_report(log, diagnose(log, before, after, tz=source.zone, messages=beside), bench=sweep, title=title)
     _write(page, output, force)
     say_notes(log.coverage)
     fail_if_damaged(log.coverage)

@@ -15,7 +15,7 @@ import numpy as np
 from ddtree_metrics.diagnosis import phrases
 from ddtree_metrics.diagnosis.causes import label
 from ddtree_metrics.diagnosis.numerals import cut, number, signed, times, tokens
-from ddtree_metrics.diagnosis.others_beside import in_words
+from ddtree_metrics.diagnosis.others_beside import in_two_lines
 from ddtree_metrics.diagnosis.result import CANNOT_TELL, REFUTED, SUPPORTED, Comparison, Diagnosis, FlagChange, Hypothesis
 from ddtree_metrics.diagnosis.scene import Scene
 from ddtree_metrics.layout import plural
@@ -382,8 +382,8 @@ def _findings(d: Diagnosis, main: Comparison | None, scene: Scene) -> list[tuple
         made += _beside(d)
     made += [(f"{_name_of(c, scene)}", _numbers_at_equal(c)) for c in d.comparisons if c is not main and c.kind == "runs"][:2]
     made += [(f"{c.after}", speeds(c)) for c in d.comparisons if c is not main and c.kind == "break"][:2]
-    if d.since is not None and d.beside and (near := in_words(d.beside[0], 2)):
-        made.append(("beside", "; ".join(near)))
+    if d.since is not None and d.beside and (near := in_two_lines(d.beside[0])):
+        made.append(("beside", near))
     ruled_out = [
         f for c in d.comparisons if c.kind in ("runs", "groups") for f in c.flags if f.status == REFUTED and f.reach != "measurement"
     ]

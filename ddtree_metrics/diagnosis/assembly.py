@@ -31,6 +31,7 @@ from ddtree_metrics.steps.basis_rows import basis_of
 from ddtree_metrics.steps.frames import Bools, Ints
 from ddtree_metrics.steps.given import need_log
 from ddtree_metrics.steps.starts import Start
+from ddtree_metrics.times import format_us
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -202,7 +203,9 @@ def _two_groups(log: Any, panel: Basis, before: Any, after: Any, window: int | N
     named = listed(panel, found, knee, sights, Apart(), flags, breaks, asked, explicit=True)
     named += [speculation] if speculation is not None else []
     made_verdict = verdict.explicit(made, named, found, asked)
-    return say.diagnosis(panel, [made], named, made_verdict, found, breaks, asked, seed, explicit=True, log=log)
+    said = say.diagnosis(panel, [made], named, made_verdict, found, breaks, asked, seed, explicit=True, log=log)
+    asked_about = panel.time_us[(part == 2) & (panel.time_us >= 0)] if kind == "windows" else panel.time_us[:0]
+    return replace(said, slow_since=(format_us(int(asked_about.min())),) if len(asked_about) else ())
 
 
 def _between(panel: Basis, part: Ints, found: Break) -> bool:
@@ -276,7 +279,8 @@ def _whole_log(log: Any, panel: Basis, window: int | None, asked: Study, seed: i
             if ends is not None:
                 comparisons.append(_load(panel, term, ends, breaks, asked))
     result = verdict.whole(comparisons, named, found, asked, timed=bool(panel.timed.any()), counted=bool(panel.counted.any()))
-    return say.diagnosis(panel, comparisons, named, result, found, breaks, asked, seed, explicit=False, log=log)
+    said = say.diagnosis(panel, comparisons, named, result, found, breaks, asked, seed, explicit=False, log=log)
+    return replace(said, slow_since=tuple(format_us(low) for _, low, _ in episodes.spans_us))
 
 
 def _breaks(panel: Basis, rows: Bools, found: Findings, asked: Study) -> tuple[Findings, list[Break], Episodes]:

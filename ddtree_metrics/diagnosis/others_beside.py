@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import Any
 
 from ddtree_metrics.beside import Around, said_of
 from ddtree_metrics.diagnosis.result import Diagnosis
 from ddtree_metrics.errors import SourceError
-from ddtree_metrics.times import parse_iso
+from ddtree_metrics.times import format_us, parse_iso
 
 BEFORE_US, AFTER_US = 120_000_000, 60_000_000
 """So much before and after a change is looked at."""
@@ -17,7 +18,7 @@ MOST = 6
 
 
 def others_beside(d: Diagnosis, log: Any, *, messages: bool = False) -> tuple[Around, ...]:
-    """Look at what others wrote where speed changed, and around other breaks and server starts.
+    """Look at what others wrote where speed changed, and around other breaks, server starts and slow times.
 
     Parameters
     ----------
@@ -32,6 +33,7 @@ def others_beside(d: Diagnosis, log: Any, *, messages: bool = False) -> tuple[Ar
     times = [(d.since.low, d.since.high)] if d.since is not None else []
     times += [(b.low, b.high) for b in d.breaks]
     times += [(start.time, start.time) for start in d.scene.starts[1:] if start.time]
+    times += [(begin, begin) for begin in d.slow_since]
     made: list[Around] = []
     for low, high in dict.fromkeys(times):
         begin, end = _us(low), _us(high)
@@ -64,11 +66,20 @@ def in_words(found: Around, most: int) -> list[str]:
     return said[:most] + ([f"and {left} more"] if left > 0 else [])
 
 
-FIRST = ("xid", "oom_kill", "machine_check", "thermal", "pcie_error", "io_error", "stall", "network", "clock", "unit_failed", "unit")
-"""Signals that are named first."""
+def in_two_lines(found: Around) -> str:
+    """Say the most telling of it in two lines of a screen; empty where there is nothing."""
+    both = "; ".join(in_words(found, 2))
+    return both if len(both) <= TWO_LINES else shorten("; ".join(in_words(found, 1)), TWO_LINES, placeholder=" …")
+
+
+TWO_LINES = 116
+
+FIRST = (
+    *("xid", "nvswitch", "oom_kill", "machine_check", "thermal", "pcie_error", "io_error", "stall", "network", "suspend", "clock"),
+    *("crash", "unit_failed", "unit", "packages"),
+)
+"""Signals that are named first, and marked on the chart."""
 
 
 def _clock(us: int) -> str:
-    from ddtree_metrics.times import format_us
-
     return format_us(us)[11:19]

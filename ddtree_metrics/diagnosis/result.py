@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DIAGNOSIS_VERSION = 4
 """1: the first form. 2: both directions (``direction``), breaks in time (``since``, ``breaks``), three parts of a comparison
 (``mix_ratio`` and the ratios at equal mix), ``mix`` among the kinds, reasons as kinds with numbers. 3: shares are of the three parts
-(``share_mix`` beside the other two, all at equal mix), and ``shares_reason`` says why there are none. 4: ``beside``."""
+(``share_mix`` beside the other two, all at equal mix), and ``shares_reason`` says why there are none. 4: ``slow_since``, ``beside``."""
 
 SUPPORTED = "supported"
 REFUTED = "refuted"
@@ -251,8 +251,10 @@ class Diagnosis:
         For ``unchanged``: by no more than this share.
     scene : Scene or None
         What was read: services, time span, server starts, what is missing, the slowest requests.
+    slow_since : tuple of str
+        When steps began to be slow for a while, or the slow window that was asked about.
     beside : tuple of Around
-        What other programs wrote around the time that the verdict speaks of, then around other breaks and server starts.
+        What other programs wrote around the time that the verdict speaks of, then around other breaks, server starts and slow times.
     """
 
     verdict: str
@@ -274,6 +276,7 @@ class Diagnosis:
     unchanged_within: float | None = None
     scene: Scene | None = None
     share_mix: Interval = Interval(unit="share")
+    slow_since: tuple[str, ...] = ()
     beside: tuple[Around, ...] = ()
 
     def hypothesis(self, key: str) -> Hypothesis:

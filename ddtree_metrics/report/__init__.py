@@ -16,6 +16,7 @@ from ddtree_metrics.report.facts import gather
 from ddtree_metrics.report.first_screen import first_screen, parts
 from ddtree_metrics.report.lake_page import render_lake_report
 from ddtree_metrics.report.markup import Html, tag
+from ddtree_metrics.report.neighbours import neighbours
 from ddtree_metrics.report.page import REPORT_VERSION, whole_page
 from ddtree_metrics.steps.given import need_log
 
@@ -56,6 +57,7 @@ def render_report(log: Log, diagnosis: Diagnosis | None = None, *, bench: Any = 
         parts(diagnosis),
         evidence(diagnosis),
         charts(diagnosis, facts),
+        neighbours(diagnosis),
         sweep(facts),
         account.configuration(log, diagnosis, facts),
         account.coverage(log, diagnosis, facts),
