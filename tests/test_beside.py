@@ -6,6 +6,9 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -227,21 +230,35 @@ def test_files_of_other_users_are_named_to_somebody_who_may_not_read_them(tmp_pa
     assert any("system.journal" in said and "may not be read by this user" in said for said in others.unread)
 
 
+BACKUP = """
+import socket, sys
+made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+made.connect(sys.argv[1])
+made.sendall(b"borg\\nbackup.service\\n6\\n0\\n0\\n0\\n0\\n" + b"creating archive, token=sk-abcdefghijklmnopqrstuvwx\\n" * 12)
+sys.stdin.read()
+"""
+
+
 @pytest.mark.journald
-def test_a_service_in_a_namespace_has_the_kernel_and_others_beside_it(tmp_path: Path) -> None:
-    journald = journals.Journald(tmp_path)
+def test_a_service_in_a_namespace_has_others_of_it_beside_it() -> None:
+    folder = tempfile.TemporaryDirectory()  # other users may look into it, unlike pytest's own
+    Path(folder.name).chmod(0o755)
+    journald = journals.Journald(Path(folder.name) / "root")
     try:
         step = "[2026-06-01 12:00:00 TP0] Decode batch, #running-req: 1, #token: 70, accept len: 3.00, gen throughput (token/s): 71.38, "
-        with journald.stream(UNIT) as server, journald.stream("backup.service", "borg") as backup:  # type: ignore[attr-defined]
+        # journald keeps what it knows of a process: another unit is another process
+        command = [sys.executable, "-c", BACKUP, str(journald.socket)]
+        with journald.stream(UNIT) as server, subprocess.Popen(command, stdin=subprocess.PIPE) as backup:  # type: ignore[attr-defined]
             for i in range(20):
                 server.sendall(f"{step}#queue-req: 0, id: {i}\n".encode())
-            backup.sendall(b"creating archive, token=sk-abcdefghijklmnopqrstuvwx\n" * 12)
             journald.synced(12, "_SYSTEMD_UNIT=backup.service")
             journald.synced(20, f"_SYSTEMD_UNIT={UNIT}")
+            backup.communicate()
         log = ddt.read_journal(unit=UNIT, directory=journald.folder, namespace="t")
         found = log.around(0, 1 << 60, messages=True)
     finally:
         journald.stop()
+        folder.cleanup()
     assert found.lines == 12
     assert found.bursts == ()  # there is no other stretch to compare with
 
