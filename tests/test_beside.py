@@ -256,10 +256,14 @@ def test_a_service_in_a_namespace_has_others_of_it_beside_it() -> None:
             backup.communicate()
         log = ddt.read_journal(unit=UNIT, directory=journald.folder, namespace="t")
         found = log.around(0, 1 << 60, messages=True)
+        assert log._others is not None
+        who = [line.who for line in log._others(0, 1 << 60)]
     finally:
         journald.stop()
         folder.cleanup()
-    assert found.lines == 12
+    assert who.count("backup.service") == 12
+    assert {*who} == {"backup.service", "systemd-journald"}  # what journald itself says when it starts, and nothing of the server
+    assert found.lines == len(who)
     assert found.bursts == ()  # there is no other stretch to compare with
 
 
