@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddtree_metrics.diagnosis import phrases
 from ddtree_metrics.diagnosis.numerals import cut_words, factor, number
 from ddtree_metrics.diagnosis.result import Comparison, Diagnosis, FlagChange
 from ddtree_metrics.diagnosis.text import format_diagnosis
@@ -108,3 +109,50 @@ def test_a_flag_of_3000_characters_is_cut_and_long_words_are_broken():
 
 def test_short_words_are_not_cut():
     assert cut_words("a/path of no great length") == "a/path of no great length"
+
+
+NOUNS = {
+    "context_step_time": ("context", "step"),
+    "context_acceptance": ("acceptance", "context"),
+    "window_knee": ("acceptance", "window"),
+    "generated_acceptance": ("acceptance", "generated"),
+    "batch": ("batch", "slower"),
+    "uptime": ("slower", "up"),
+    "fragmentation": ("steps", "generated", "equal context"),
+    "cached_prefix": ("cached prefix", "slower"),
+    "graph_off": ("graph", "without"),
+    "budget": ("budget", "change"),
+    "break_step_time": ("step time", "suddenly"),
+    "break_acceptance": ("acceptance", "suddenly"),
+    "retraction": ("requests", "retracted"),
+    "prefill_between": ("prefills", "decoding"),
+    "suppressed": ("lines", "suppressed"),
+    "simulated": ("simulated acceptance", "left on"),
+    "profiling": ("profiling", "left on"),
+    "too_good": ("acceptance", "repetition loop"),
+    "nothing_accepted": ("speculation", "no draft"),
+    "speculation": ("speculation", "switched"),
+    "episodes": ("steps", "for a while"),
+}
+"""What a person has to read in the name of each hypothesis, and in what a verdict calls it."""
+
+
+def test_a_hypothesis_names_its_cause_and_what_the_cause_does():
+    assert set(phrases.CAUSES) - {"flags"} == set(NOUNS)
+    unsaid = [
+        (key, word)
+        for key, words in NOUNS.items()
+        for word in words
+        if word not in phrases.CAUSES[key].name.lower() and word not in phrases.CAUSES[key].as_cause
+    ]
+    assert unsaid == []
+    assert "flag" in phrases.CAUSES["flags"].name
+
+
+@pytest.mark.parametrize("key", NOUNS)
+def test_the_name_and_the_cause_of_a_hypothesis_are_phrases_of_at_least_three_words(key):
+    phrase = phrases.CAUSES[key]
+    assert min(len(phrase.name.split()), len(phrase.as_cause.split())) >= 3
+    assert phrase.name[0].isupper()
+    assert phrase.as_cause[0].islower() or phrase.as_cause.startswith("KV")
+    assert [x.name for x in phrases.CAUSES.values()].count(phrase.name) == 1

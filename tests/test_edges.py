@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import ddtree_metrics as ddt
 from ddtree_metrics.cli import main
 from ddtree_metrics.coverage import Coverage
+from ddtree_metrics.tables.datasets import DatasetWriter
 from ddtree_metrics.tables.writers import FileWriter, open_writer
 from tests.journals import T0, build, entry
 
@@ -396,6 +397,25 @@ def test_no_file_is_moved_into_place_before_all_are_complete(tmp_path: Path, mon
     assert [(p.name, p.read_text()) for p in out.iterdir()] == [("steps.parquet", "old")]
 
 
+def test_no_table_of_a_log_is_moved_into_place_before_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = read(*lines([0, 40_000]))
+    finish = FileWriter.finish
+    finished: list[FileWriter] = []
+
+    def third_fails(writer: FileWriter) -> None:
+        if len(finished) == 2:
+            raise ddt.OutputError("no space is left on the device")
+        finish(writer)
+        finished.append(writer)
+
+    monkeypatch.setattr(FileWriter, "finish", third_fails)
+    with pytest.raises(ddt.OutputError, match="no space"):
+        log.write(f"{tmp_path / 'out'}/")
+
+    assert len(finished) == 2
+    assert list(tmp_path.rglob("*")) == []
+
+
 def test_no_part_of_a_dataset_is_moved_into_place_before_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "in.export"
     day = 86_400_000_000
@@ -415,6 +435,27 @@ def test_no_part_of_a_dataset_is_moved_into_place_before_all_are_complete(tmp_pa
     assert done.exit_code == 1
     assert len(finished) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["in.export"]
+
+
+def test_no_table_of_a_dataset_is_moved_into_place_before_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "in.export"
+    log.write_bytes(as_export([T0, T0 + 40_000]))
+    finish = DatasetWriter.finish
+    finished: list[DatasetWriter] = []
+
+    def second_fails(writer: DatasetWriter) -> None:
+        if finished:
+            raise ddt.OutputError("no space is left on the device")
+        finish(writer)
+        finished.append(writer)
+
+    monkeypatch.setattr(DatasetWriter, "finish", second_fails)
+    to = [*("-o", str(tmp_path / "data")), *("--partition", "date"), *("-t", "steps"), *("-t", "decode")]
+    done = CliRunner().invoke(main, ["export", str(log), *to])
+
+    assert done.exit_code == 1
+    assert len(finished) == 1
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_rows_of_long_texts_are_written_before_they_fill_the_memory(tmp_path: Path) -> None:
