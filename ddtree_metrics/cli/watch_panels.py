@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddtree_metrics.diagnosis.numerals import number, times
+from ddtree_metrics.diagnosis.numerals import change, number
+from ddtree_metrics.live.alerts import spelled
 from ddtree_metrics.live.rolling import Means
-from ddtree_metrics.live.watching import Snapshot
+from ddtree_metrics.live.watching import PIECE_S, Snapshot
 from ddtree_metrics.validation import printable
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _NONE = "-"
+_BESIDE = 40
+"""So many columns stand beside the bars."""
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -50,7 +53,7 @@ def plain_line(s: Snapshot) -> str:
         f"batch {_of(m.batch, 1)}",
     ]
     if s.step_ratio is not None or s.tokens_ratio is not None:
-        parts.append(f"against baseline: step {_ratio(s.step_ratio)}, tokens {_ratio(s.tokens_ratio)}")
+        parts.append(f"against the baseline: step time {_ratio(s.step_ratio)}, tokens {_ratio(s.tokens_ratio)}")
     return "  ".join(parts)
 
 
@@ -59,7 +62,7 @@ def _of(x: float | None, digits: int | None = None) -> str:
 
 
 def _ratio(x: float | None) -> str:
-    return _NONE if x is None else times(x)
+    return _NONE if x is None else change(x)
 
 
 def start_screen() -> Live:
@@ -82,7 +85,7 @@ def panel(s: Snapshot, title: str, width: int, height: int = 100) -> Group:
     head = f"{title} · {s.time[11:19]} UTC{_behind(s)}" if s.time is not None else waiting(s, title)
     said.append(Text(printable(head)[:width], style="bold"))
     for alert in s.alerts:
-        said.append(Text(f"⚠ {alert.said}", style="bold red"))
+        said.append(Text(f"⚠ {alert.said}"[: 2 * width], style="bold red"))
     said.append(Text(""))
     rows = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
     rows.add_column("last")
@@ -95,21 +98,26 @@ def panel(s: Snapshot, title: str, width: int, height: int = 100) -> Group:
     against = s.baseline is not None
     by = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
     by.add_column("context, 5 min")
-    for name in ("tok/s", "ms/step", "tok/step", *(("step ×", "tokens ×") if against else ())):
+    for name in ("tok/s", "ms/step", "tok/step", *(("step", "tokens") if against else ())):
         by.add_column(name, justify="right")
     for b in s.bins:
         ratios = [_coloured(b.step_ratio, up_is_bad=True), _coloured(b.tokens_ratio, up_is_bad=False)] if against else []
         by.add_row("not known" if b.context == "unknown" else b.context, *_cells(b.now)[:3], *ratios)
     if s.bins:
         said += [by, Text("")]
-    for name, values, unit, digits in (("step time  ", s.step_ms, "ms", None), ("tokens/step", s.tokens, "", 2)):
+    room = max(min(len(s.step_ms), width - _BESIDE), 1)
+    for name, values, unit, digits in (("step time  ", s.step_ms[-room:], "ms", None), ("tokens/step", s.tokens[-room:], "", 2)):
         known = [x for x in values if x is not None]
         if known:
             span = f"{number(min(known), digits)} to {number(max(known), digits)} {unit}".rstrip()
-            said.append(Text(f"{name} {sparkline(values)}  {span}, 15 min"[:width]))
-    if s.events:
+            said.append(Text(f"{name} {sparkline(values)}  {span}, {spelled(room * PIECE_S)}"[:width]))
+    lines = 12 + len(s.alerts) + len(s.bins) + 2 * bool(s.bins)
+    events = s.events[-max(height - lines - 1, 1) :]
+    if events:
         said.append(Text(""))
-        said += [Text(printable(f"{at} {what}")[:width], style="yellow") for at, what in s.events]
+        said += [Text(printable(f"{at} {what}")[:width], style="yellow") for at, what in events]
+    if s.hidden:
+        said.append(Text(printable(s.hidden)[: width - 1], style="dim"))
     foot = f"{s.lines:,} lines" + (f", at least {s.lost_lines:,} lost" if s.lost_lines else "")
     foot += " · reading the baseline" if s.waits_for_baseline else f" · baseline: {s.baseline}" if against else " · no baseline"
     said += [Text(""), Text(printable(foot)[:width], style="dim")]
@@ -131,5 +139,5 @@ def _coloured(ratio: float | None, *, up_is_bad: bool) -> str:
     if ratio is None:
         return _NONE
     worse = ratio if up_is_bad else 1 / ratio
-    text = f"{ratio:.2f}"
+    text = change(ratio)
     return f"[red]{text}[/red]" if worse >= 1.1 else f"[green]{text}[/green]" if worse <= 1 / 1.1 else text

@@ -67,6 +67,12 @@ def times(x: float | None) -> str:
     return "(not known)" if x is None else f"× {_times(x)}"
 
 
+def change(ratio: float) -> str:
+    """Write a ratio as the change that it is, ``+28 %``, ``-46 %``."""
+    by = round(100 * (ratio - 1))
+    return f"{by:+d} %" if by else "0 %"
+
+
 def signed(x: float, digits: int | None = None) -> str:
     """Write a number with its sign, ``+28``, ``-46``: with so many decimals, else whole from ten on."""
     if abs(x) < DUST:

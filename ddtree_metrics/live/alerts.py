@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ddtree_metrics.diagnosis.numerals import number, times
+from ddtree_metrics.diagnosis.numerals import change, number
 from ddtree_metrics.live.curve import Baseline
 from ddtree_metrics.live.rolling import Rolling, means, ratios
 
@@ -62,6 +62,11 @@ def _nothing_accepted(state: State) -> Alert | None:
     return Alert("nothing_accepted", f"no draft was accepted in {n:,} steps in a row", {"steps": float(n)})
 
 
+def spelled(seconds: float) -> str:
+    """Write a span, ``5 min`` or ``40 s``."""
+    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
+
+
 def _off_baseline(state: State, which: int) -> Alert | None:
     if state.baseline is None:
         return None
@@ -75,11 +80,11 @@ def _off_baseline(state: State, which: int) -> Alert | None:
     worse = [None if r is None else (r if which == 0 else 1 / r) for r in (ratio, *halves)]
     if any(w is None or w < 1 + state.limits.change for w in worse) or ratio is None:
         return None
-    name, rule = ("step time", "step_time") if which == 0 else ("tokens per step", "tokens_per_step")
+    name, rule = ("step time is", "step_time") if which == 0 else ("tokens per step are", "tokens_per_step")
     seen = means(now.sum(axis=0))
     value = f"{number(seen.step_ms)} ms" if which == 0 else number(seen.tokens, 2)
-    minutes = f"{state.limits.for_s / 60:g} min"
-    return Alert(rule, f"{name} is {times(ratio)} its baseline at equal context for {minutes} ({value})", {"ratio": ratio})
+    off = f"{change(ratio).lstrip('+-')} {'above' if ratio > 1 else 'below'}"
+    return Alert(rule, f"{name} {off} the baseline at equal context for {spelled(state.limits.for_s)} ({value} now)", {"ratio": ratio})
 
 
 def _lines_lost(state: State) -> Alert | None:
@@ -94,6 +99,9 @@ RULES: Sequence[Callable[[State], Alert | None]] = (
     lambda state: _off_baseline(state, 1),
     _lines_lost,
 )
+
+
+RULE_NAMES = ("nothing_accepted", "step_time", "tokens_per_step", "lines_lost")
 
 
 def alerts(state: State) -> list[Alert]:

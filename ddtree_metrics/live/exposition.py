@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ddtree_metrics.errors import SourceUnsupported
+from ddtree_metrics.live.alerts import RULE_NAMES
 from ddtree_metrics.live.rolling import UNKNOWN, bins_of, name_of
 from ddtree_metrics.live.watching import Snapshot, Watch
 from ddtree_metrics.steps.basis import Basis
@@ -23,6 +24,8 @@ NAMES = (
     "ddtree_tokens_per_step",
     "ddtree_lines_total",
     "ddtree_lost_lines_total",
+    "ddtree_events_total",
+    "ddtree_running_requests",
     "ddtree_last_step_timestamp_seconds",
     "ddtree_baseline_ratio",
     "ddtree_alert",
@@ -90,18 +93,24 @@ class Exposition:
         lines.add_metric([], self._watch.reading.coverage.lines)
         lost = CounterMetricFamily("ddtree_lost_lines", "Lines that journald says it dropped, at least.")
         lost.add_metric([], self._watch.lost_lines)
-        yield from (lines, lost)
+        events = CounterMetricFamily("ddtree_events", "What broke a run of steps: restarts, retractions and the like.", labels=["kind"])
+        for kind, count in sorted(self._watch.kinds.items()):
+            events.add_metric([kind], count)
+        yield from (lines, lost, events)
         if self._newest is not None:
             yield GaugeMetricFamily("ddtree_last_step_timestamp_seconds", "When the newest step was logged.", value=self._newest)
         s = self.snapshot
         if s is None:
             return
+        batch = s.spans["1 min"].batch
+        if batch is not None:
+            yield GaugeMetricFamily("ddtree_running_requests", "Requests in a decode step, in the mean of a minute.", value=batch)
         ratio = GaugeMetricFamily("ddtree_baseline_ratio", "Five minutes by the baseline, at equal context.", labels=["quantity"])
         for quantity, value in (("step_time", s.step_ratio), ("tokens_per_step", s.tokens_ratio)):
             if value is not None:
                 ratio.add_metric([quantity], value)
         alert = GaugeMetricFamily("ddtree_alert", "1 while the alert holds.", labels=["rule"])
-        for rule in ("nothing_accepted", "step_time", "tokens_per_step", "lines_lost"):
+        for rule in RULE_NAMES:
             alert.add_metric([rule], float(any(a.rule == rule for a in s.alerts)))
         yield from (ratio, alert)
 

@@ -200,7 +200,12 @@ class Rolling:
 
     def each(self, seconds: int, now_s: float, pieces: int) -> list[Means]:
         """Return the means of so many pieces of time in a row, the last of which ends now."""
-        return [means(self.last(seconds, now_s, until_s=now_s - seconds * i).sum(axis=0)) for i in reversed(range(pieces))]
+        sums = np.zeros((pieces, 8))
+        for second, cell in self._cells:
+            back = int((now_s - second) // seconds)
+            if 0 <= back < pieces and second <= now_s:
+                sums[pieces - 1 - back] += cell.sum(axis=0)
+        return [means(row) for row in sums]
 
 
 def ratios(now: Floats, then: Floats, least: float) -> tuple[float | None, float | None, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ddtree_metrics.diagnosis.numerals import times
+from ddtree_metrics.diagnosis.numerals import change as percent_of
 from ddtree_metrics.live.alerts import LEAST, Alert, State, Thresholds, alerts, steps_without_accepted
 from ddtree_metrics.live.curve import Baseline
 from ddtree_metrics.live.fresh_rows import FreshRows
@@ -26,8 +26,8 @@ from ddtree_metrics.steps.frames import Bools
 Tables = Mapping[str, pa.RecordBatch]
 
 SPANS = {"1 min": 60, "5 min": 300, "15 min": 900}
-PIECES = 15
-"""So many minutes are drawn."""
+PIECE_S, PIECES = 15, 60
+"""So long is what a bar stands for, and so many bars are kept."""
 
 EVENTS = 8
 """So many of the newest events are shown."""
@@ -46,7 +46,7 @@ SNAPSHOT_VERSION = 1
 
 UNKNOWN_SAID = "lines do not say whose steps they are, so their context is unknown; Decode lines or request ids would tell it"
 
-_AHEAD = 64
+_AHEAD = 4
 """Batches that may wait."""
 
 
@@ -75,7 +75,7 @@ class Snapshot:
     bins : list of BinNow
         By context.
     step_ms, tokens : list of float or None
-        Of each of the last minutes, the oldest first.
+        Of each quarter of a minute of the last 15 minutes, the oldest first.
     step_ratio, tokens_ratio : float or None
         The last five minutes by the baseline at equal context.
     events : list of (str, str)
@@ -144,6 +144,7 @@ class Watch:
         self.steady = Steady(self.live)
         self.events: deque[tuple[str, str]] = deque(maxlen=EVENTS)
         self.lost_lines = 0
+        self.kinds: Counter[str] = Counter()
         self.waits_for_baseline = False
         self._lost: deque[tuple[float, int]] = deque(maxlen=1000)
         self._rows = FreshRows()
@@ -191,6 +192,7 @@ class Watch:
     def _take_events(self, events: pa.RecordBatch, arrived_s: float) -> set[str]:
         """Note what broke, and what was lost; return the kinds that there were."""
         rows = events.select(["time", "kind", "count", "detail", "unit"]).to_pylist()
+        self.kinds.update(str(row["kind"]) for row in rows)
         for row in rows:
             if row["kind"] == "suppressed":
                 self.lost_lines += row["count"] or 0
@@ -213,7 +215,7 @@ class Watch:
         step, tokens, _ = ratios(last, before, LEAST)
         change = 1 + self.limits.change
         said = [
-            f"{name} {times(r)}"
+            f"{name} {percent_of(r)}"
             for name, r in (("step time", step), ("tokens/step", tokens))
             if r is not None and (r >= change or r <= 1 / change)
         ]
@@ -234,7 +236,7 @@ class Watch:
         five = self.rolling.last(300, now)
         base = self.baseline.sums if self.baseline is not None else None
         step, tokens, _ = ratios(five, base, LEAST) if base is not None else (None, None, 0.0)
-        minutes = self.rolling.each(60, now, PIECES)
+        minutes = self.rolling.each(PIECE_S, now, PIECES)
         return Snapshot(
             time=None if self._newest_us is None else _iso(self._newest_us, whole=True),
             lag_s=self._lag,
