@@ -34,12 +34,12 @@ class Gathered:
     end : callable
         Called when it is closed.
     ended : callable
-        Called when there is no more to come though nobody closed it; may raise what that means.
+        Called when there is no more to come, with whether it was closed; may raise what that means.
     """
 
-    def __init__(self, fd: int, end: Callable[[], None] = lambda: None, ended: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, fd: int, end: Callable[[], None] = lambda: None, ended: Callable[[bool], None] = lambda closed: None) -> None:
         self._fd, self._end, self._ended = fd, end, ended
-        self._closed = False
+        self._closed = self._over = False
         self.live = True
 
     def read1(self, size: int = -1) -> bytes:
@@ -47,14 +47,15 @@ class Gathered:
         size = size if size > 0 else 1 << 20
         parts: list[bytes] = []
         taken, until = 0, 0.0
-        while taken < size:
+        while taken < size and not self._over:
             wait = None if not parts else max(until - time.monotonic(), 0.0)
             if not select.select([self._fd], [], [], wait)[0]:
                 break
             data = os.read(self._fd, min(1 << 20, size - taken))
             if not data:
-                if not self._closed and not parts:
-                    self._ended()
+                if not parts and not self._over:
+                    self._over = True
+                    self._ended(self._closed)
                 break
             until = until or time.monotonic() + GATHER_S
             parts.append(data)
@@ -81,6 +82,9 @@ def follow_files(paths: Sequence[str]) -> Gathered:
     folder = next((path for path in paths if Path(path).is_dir()), None)
     if folder is not None:
         raise UsageError(f"{folder} is a folder; watch follows log files, or a journal (-D {folder})")
+    denied = next((path for path in paths if Path(path).exists() and not os.access(path, os.R_OK)), None)
+    if denied is not None:
+        raise SourceDenied(f"{denied} may not be read by this user: give it read permission, or run as its owner")
     long = [path for path in paths if Path(path).exists() and Path(path).stat().st_size > TAIL_BYTES]
     begin = ("-c", f"{TAIL_BYTES}") if long else ("-n", "+1")
     return _child([_program("tail", "coreutils"), *begin, "-q", "-F", "--", *paths])
@@ -89,7 +93,7 @@ def follow_files(paths: Sequence[str]) -> Gathered:
 def follow_journal(options: ReadOptions, since_us: int) -> Gathered:
     """Follow a journal with ``journalctl -f``, which goes on through rotation, vacuum and restarts of what it reads."""
     _program("journalctl", "systemd")
-    return _child(follow_command(options.selection, since_us, options.place))
+    return _child(follow_command(since_us, options.place))
 
 
 def _program(name: str, package: str) -> str:
@@ -109,7 +113,8 @@ def _child(command: Sequence[str]) -> Gathered:
         env={**os.environ, "LC_ALL": "C.UTF-8"},
         start_new_session=True,  # Ctrl-C is for this process, which ends the other
     )
-    assert child.stdout is not None
+    out = child.stdout
+    assert out is not None
 
     def end() -> None:
         if child.poll() is None:
@@ -119,11 +124,15 @@ def _child(command: Sequence[str]) -> Gathered:
             child.kill()
             child.wait()
 
-    def ended() -> None:
+    def ended(closed: bool) -> None:
         code = child.wait()
-        said.seek(0)
-        words = " ".join(said.read().decode("utf-8", "replace").split())[-300:]
+        out.close()
+        with said:
+            said.seek(0)
+            if closed:
+                return
+            words = " ".join(said.read().decode("utf-8", "replace").split())[-300:]
         kind = SourceDenied if "ermission" in words else SourceError
         raise kind(f"{Path(command[0]).name} ended (exit code {code}){': ' + words if words else ''}")
 
-    return Gathered(child.stdout.fileno(), end, ended)
+    return Gathered(out.fileno(), end, ended)

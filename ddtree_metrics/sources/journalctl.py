@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import pyarrow as pa
 
 from ddtree_metrics.errors import SourceDamaged, SourceUnsupported
-from ddtree_metrics.sources import JournalPlace, Selection
+from ddtree_metrics.sources import JournalPlace
 from ddtree_metrics.sources import journal_fields as f
 from ddtree_metrics.sources.entries import EntryRows
 from ddtree_metrics.sources.export_format import ExportParser
-from ddtree_metrics.sources.select import Group, groups_to_come
 
 if TYPE_CHECKING:
     from ddtree_metrics.sources.select import Entrance
@@ -79,7 +78,8 @@ class Pipe:
         command = self._command(place.files, "--output=export", "--all", f"--output-fields={','.join(f.WANTED)}")
         if place.since_us is not None:
             command.append(f"--since=@{place.since_us // 1_000_000}")
-        command += _terms(place.groups)
+        for at, group in enumerate(place.groups):
+            command += ["+", *group] if at else list(group)
         with tempfile.TemporaryFile() as said:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_environment())
             try:
@@ -99,21 +99,19 @@ class Pipe:
                 rows.stats.notes.append(f"journalctl says: {words}")
 
 
-def follow_command(selection: Selection, since_us: int, place: JournalPlace) -> list[str]:
-    """Write the command that prints, in the export format, what a journal has since a time and what is written to it from now on."""
+def follow_command(since_us: int, place: JournalPlace) -> list[str]:
+    """Write the command that prints, in the export format, what a journal has since a time and what is written to it from now on.
+
+    Without matches: with one of a unit that has no entry yet, journalctl 252 shows none that come if those of others come first.
+    """
     named = [f"--file={pattern}" for pattern in place.files]
     if place.directory is not None:
         named.append(f"--directory={place.directory}")
     if place.namespace is not None and place.directory is None:
         named.append(f"--namespace={place.namespace}")
     fields = f"--output-fields={','.join(f.WANTED)}"
-    shown = ("--follow", "--lines=all", "--output=export", "--all", fields, f"--since=@{since_us // 1_000_000}")
-    return ["journalctl", "--no-pager", "--quiet", *named, *shown, *_terms(groups_to_come(selection))]
-
-
-def _terms(groups: tuple[Group, ...]) -> list[str]:
-    """Write groups as journalctl takes them, with a plus between two."""
-    return [term for at, group in enumerate(groups) for term in (("+", *group) if at else group)]
+    shown = ("--follow", "--boot=all", "--lines=all", "--output=export", "--all", fields, f"--since=@{since_us // 1_000_000}")
+    return ["journalctl", "--no-pager", "--quiet", *named, *shown]
 
 
 def _read(pipe: BinaryIO, rows: EntryRows) -> Iterator[pa.RecordBatch]:
