@@ -74,7 +74,14 @@ class Matcher:
         """
         made: list[Group] = []
         missing: list[str] = []
-        for name, templates in _wanted(selection):
+        wanted: list[tuple[str, tuple[Group, ...]]] = []
+        for name in selection.units:
+            wanted.append((f.unit_name(name), (("_SYSTEMD_UNIT={}",), (_LOST, "OBJECT_SYSTEMD_UNIT={}"), ("_PID=1", "UNIT={}"))))
+        for name in selection.user_units:
+            wanted.append((f.unit_name(name), (("_SYSTEMD_USER_UNIT={}",), (_LOST, "OBJECT_SYSTEMD_USER_UNIT={}"))))
+        wanted += [(name, (("SYSLOG_IDENTIFIER={}",),)) for name in selection.identifiers]
+        wanted += [(name, (("CONTAINER_NAME={}",),)) for name in selection.containers]
+        for name, templates in wanted:
             some = self._alternative(name, templates)
             made += some
             if not some:
@@ -99,7 +106,7 @@ class Matcher:
 
     def _alternative(self, name: str, templates: tuple[Group, ...]) -> list[Group]:
         """Return the groups of one wanted name, which may be a pattern; none if it never logged."""
-        pattern = _is_pattern(name)
+        pattern = any(c in name for c in "*?[")
         made = []
         for template in templates:
             values = self._values(template[-1].partition("=")[0])
@@ -137,32 +144,6 @@ class Matcher:
         if not 0 <= index < len(boots):
             raise SourceNotFound(f"no boot {offset} in this journal: it holds {len(boots)} boot{'s' * (len(boots) != 1)}; {accepted}")
         return boots[index]
-
-
-def _wanted(selection: Selection) -> list[tuple[str, tuple[Group, ...]]]:
-    """Return each name that is wanted, and the groups of matches that find it."""
-    found: list[tuple[str, tuple[Group, ...]]] = []
-    for name in selection.units:
-        found.append((f.unit_name(name), (("_SYSTEMD_UNIT={}",), (_LOST, "OBJECT_SYSTEMD_UNIT={}"), ("_PID=1", "UNIT={}"))))
-    for name in selection.user_units:
-        found.append((f.unit_name(name), (("_SYSTEMD_USER_UNIT={}",), (_LOST, "OBJECT_SYSTEMD_USER_UNIT={}"))))
-    found += [(name, (("SYSLOG_IDENTIFIER={}",),)) for name in selection.identifiers]
-    found += [(name, (("CONTAINER_NAME={}",),)) for name in selection.containers]
-    return found
-
-
-def _is_pattern(name: str) -> bool:
-    return any(c in name for c in "*?[")
-
-
-def groups_to_come(selection: Selection) -> tuple[Group, ...]:
-    """Turn a selection into groups of matches for a journal that is still written; none if there is a pattern."""
-    wanted = _wanted(selection)
-    if any(_is_pattern(name) for name, _ in wanted):
-        return ()
-    named = [tuple(term.format(name) for term in group) for name, groups in wanted for group in groups if group[0] != _LOST]
-    # as of a journal that is there: notices need not name their unit in a field, so all are taken
-    return (*named, (_LOST,)) if selection.units or selection.user_units else tuple(named)
 
 
 def options(selection: Selection) -> str:
