@@ -381,6 +381,15 @@ def test_a_csv_field_without_end_spoils_its_row_only_and_a_head_of_that_kind_the
         read_requests(tmp_path / "h.csv")
 
 
+def test_a_column_with_a_line_end_in_its_name_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text(f'request_id,sent,last_chunk,"odd\n\x1b[2J"\na,{NOON},{NOON + 1},1\n')
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        read_requests(tmp_path / "c.csv")
+    assert any("odd" in str(one.message) for one in told)
+    assert all(str(one.message).isprintable() for one in told)
+
+
 @pytest.mark.filterwarnings("ignore::ddtree_metrics.errors.DDTreeWarning")  # one has no end
 @pytest.mark.parametrize("huge", ["2147483648", str(2**63), str(10**30), str(10**400), f'"{10**30}"', "1e308"])
 def test_a_number_that_no_column_holds_is_not_known(tmp_path: Path, huge: str) -> None:

@@ -20,6 +20,7 @@ from ddtree_metrics.errors import JoinError, SourceDamaged, SourceNotFound
 from ddtree_metrics.requests import request_fields
 from ddtree_metrics.sources.byte_streams import compression
 from ddtree_metrics.sources.open_files import open_file
+from ddtree_metrics.validation import printable
 
 Row = dict[str, Any]
 
@@ -351,7 +352,8 @@ def _check_columns(path: Path, names: list[str], met: Met) -> None:
     _check_useful(path, names, "column")
     for name in names:
         if request_fields.find(name) is None and request_fields.plain(name) not in request_fields.IGNORED:
-            met.unknown[name[:40]] = met.unknown.get(name[:40], 0) + 1
+            shown = printable(name[:40])
+            met.unknown[shown] = met.unknown.get(shown, 0) + 1
 
 
 def _csv(path: Path, text: str, met: Met) -> Iterator[tuple[str, str, Row]]:

@@ -436,7 +436,7 @@ def _told_as_source(path: Path) -> Iterator[None]:
         raise SourceNotFound(f"no file {path}") from None
     except PermissionError:
         raise SourceDenied(f"{path} may not be read by this user; ask its owner, or copy it") from None
-    except pa.ArrowException as error:  # a wrong length asks for more memory than there is
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # a wrong length asks for more memory than there is
         raise SourceDamaged(f"{path} is damaged or was not written to its end ({error}); export it again") from None
     except OSError as error:
         raise SourceDamaged(f"{path} cannot be read ({error.strerror or error})") from None

@@ -36,7 +36,8 @@ _BESIDES = ("ddtree-logs: warning:", "ddtree-logs: note:", "ddtree-logs: wrote "
 def one_sentence(ran: Attempt, outcome: Outcome, recipe: str) -> None:
     """Count what is said of a failure and is no sentence of the program's."""
     said = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(_BESIDES)]
-    if ran.code not in (0, None) and len([line for line in said if line.startswith("ddtree-logs: ")]) != 1:
+    # what a command shows may be the reason itself
+    if ran.code not in (0, None) and not ran.out and len([line for line in said if line.startswith("ddtree-logs: ")]) != 1:
         outcome.note("crashed", f"{recipe}: exit {ran.code}, and said {said[:3]}")
 
 
@@ -110,7 +111,7 @@ def ended(number: int, place: Path) -> Outcome:
     basics(ran, outcome, recipe)
     known = {"a.log", "out"}
     if how != signal.SIGKILL:
-        left_behind(place, known if ran.code else known | finished(place), outcome, recipe)
+        left_behind(place, known | finished(place), outcome, recipe)
     if name == "a file" and (place / "out/x.jsonl").exists():
         judge(written.rows, exported(place / "out/x.jsonl", COLUMNS), outcome, recipe)
     again = attempt([*COMMANDS[name], "--force"], place)
