@@ -102,7 +102,7 @@ class Pipe:
 def follow_command(since_us: int, place: JournalPlace) -> list[str]:
     """Write the command that prints, in the export format, what a journal has since a time and what is written to it from now on.
 
-    Without matches: with one of a unit that has no entry yet, journalctl 252 shows none that come if those of others come first.
+    Without matches: what is wanted is chosen where the entries are read, as of a journal that was saved.
     """
     named = [f"--file={pattern}" for pattern in place.files]
     if place.directory is not None:
