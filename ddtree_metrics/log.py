@@ -471,8 +471,9 @@ class Log:
         Returns
         -------
         DataFrame
-            ``kind`` (``signal``, ``burst``), ``time``, ``host``, ``unit``, ``signal``, ``said``, ``message``, and for bursts ``count``,
-            ``usual`` (the mean elsewhere), ``rate_ratio``, ``rate_low``, ``rate_high``, ``p`` (corrected for how many were compared, Holm).
+            ``kind`` (``signal``, ``burst``, or ``count`` for other lines), ``time``, ``host``, ``unit``, ``signal``, ``said``, ``message``,
+            ``count``, and for bursts ``usual`` (the mean elsewhere), ``rate_ratio``, ``rate_low``, ``rate_high``, ``p`` (corrected for how
+            many were compared, Holm).
             ``attrs["unknown"]`` says what could not be read.
 
         Raises

@@ -201,6 +201,14 @@ def test_that_the_server_itself_starts_is_not_beside_it_and_that_it_was_killed_i
     assert f"out of memory: {UNIT} was killed" in made["said"].tolist()
 
 
+def test_lines_that_are_no_signal_are_counted_by_unit_and_priority(tmp_path: Path) -> None:
+    more = [(-i, f"scraped {i}", {}, "node-exporter.service", "node_exporter") for i in range(1, 4)]
+    made = ddt.read(journals.build(tmp_path / "x.journal", with_others(more))).beside("15:19:17")
+    counted = made[made["kind"] == "count"]
+    assert counted["said"].tolist() == ["node-exporter.service wrote 3 lines"]
+    assert counted["count"].tolist() == [3.0]
+
+
 def test_a_folder_is_read_whole_and_what_may_not_be_read_or_is_damaged_is_named(tmp_path: Path) -> None:
     journals.build(tmp_path / "system.journal", with_others())
     (tmp_path / "system@1.journal").write_bytes(b"LPKSHHRH" + bytes(20))

@@ -29,6 +29,9 @@ chances are a little too small, gave a false one in 2 of 104 looks with it, and 
 LEAST = 10
 """Fewer lines are no burst, however few there are else."""
 
+MOST_COUNTED = 50
+"""So many writers are counted by name."""
+
 MOST_SEEN = 200
 """So many lines of signals are kept."""
 
@@ -74,6 +77,8 @@ class Around:
         Who wrote more than usual, the surest first.
     lines : int
         Lines of others in these minutes.
+    counts : tuple of (str, str, int, int)
+        Lines that are no signal, by host, unit and priority: how many; the most first.
     left_out : int
         Signals that are not listed, since there are too many.
     unknown : tuple of str
@@ -87,6 +92,7 @@ class Around:
     lines: int = 0
     left_out: int = 0
     unknown: tuple[str, ...] = field(default=())
+    counts: tuple[tuple[str, str, int, int], ...] = ()
 
 
 Read = Callable[[int, int], Iterable[OtherLine]]
@@ -131,7 +137,8 @@ def around(
             left_out += 1
     loud = {who: n for who, n in counts.items() if n >= LEAST}
     bursts = tuple(_bursts(loud, read, begin_us, end_us, log, level))
-    return Around(begin_us, end_us, tuple(seen), bursts, lines, left_out, tuple(getattr(read, "unread", ())))
+    most = tuple((*who, n) for who, n in counts.most_common(MOST_COUNTED))
+    return Around(begin_us, end_us, tuple(seen), bursts, lines, left_out, tuple(getattr(read, "unread", ())), most)
 
 
 def _bursts(
@@ -195,6 +202,15 @@ def as_frame(found: Around) -> pd.DataFrame:
             **{"count": b.count, "usual": b.usual, "rate_ratio": b.ratio, "rate_low": b.low, "rate_high": b.high, "p": b.p},
         }
         for b in found.bursts
+    ]
+    loud = {(b.host, b.unit, b.priority) for b in found.bursts}
+    rows += [
+        {
+            **{"kind": "count", "time": found.begin_us, "host": host, "unit": unit, "signal": "count", "message": "", "count": n},
+            "said": f"{printable(unit)[:60]} wrote {n:,} {PRIORITIES[min(max(priority, 0), 7)]}",
+        }
+        for host, unit, priority, n in found.counts
+        if (host, unit, priority) not in loud
     ]
     made = pd.DataFrame(rows, columns=list(COLUMNS))
     made["time"] = pd.to_datetime(made["time"], unit="us", utc=True)
