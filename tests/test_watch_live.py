@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -214,6 +217,43 @@ def test_a_journal_that_cannot_be_followed_says_what_journalctl_says(tmp_path: P
 COMMAND = [sys.executable, "-m", "ddtree_metrics", "watch"]
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_the_screen_gives_the_terminal_back_and_no_child_stays(tmp_path: Path, number: int, code: int) -> None:
+    log = tmp_path / "server.log"
+    write(log, 0, 30)
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [*COMMAND, str(log)], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    )
+    os.close(theirs)
+    shown = drain(ours, lambda text: b"tok/step" in text)
+    tail = subprocess.run(["pgrep", "-P", str(child.pid)], capture_output=True, text=True, check=True).stdout.split()
+    child.send_signal(number)
+    shown += drain(ours, lambda _: child.poll() is not None)
+    assert child.wait(PATIENCE_S) == code
+    assert child.stderr is not None
+    assert b"Traceback" not in child.stderr.read()
+    # the alternate screen is entered and left, and the cursor is shown again
+    assert shown.index(b"\x1b[?1049h") < shown.rindex(b"\x1b[?1049l")
+    assert shown.rindex(b"\x1b[?25l") < shown.rindex(b"\x1b[?25h")
+    assert tail
+    assert not any(Path(f"/proc/{pid}").exists() for pid in tail)
+
+
+def drain(fd: int, done: Callable[[bytes], bool]) -> bytes:
+    """Read from a terminal until something holds."""
+    text, deadline = b"", time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if select.select([fd], [], [], 0.2)[0]:
+            try:
+                text += os.read(fd, 65536)
+            except OSError:  # nobody has it open any more
+                return text
+        elif done(text):
+            return text
+    pytest.fail(f"it did not come: {text!r}")
+
+
 def test_once_has_exit_code_one_where_an_alert_holds_and_zero_where_none_does(tmp_path: Path) -> None:
     begun = now() - timedelta(minutes=1)
     for name, accepted in (("good", 2), ("bad", 0)):
@@ -228,7 +268,8 @@ def test_once_has_exit_code_one_where_an_alert_holds_and_zero_where_none_does(tm
 
 
 def test_a_pipe_that_ends_ends_it_and_json_is_a_line_a_time() -> None:
-    text = "".join(stamped(n, now() + timedelta(milliseconds=20 * n)) for n in range(40))
+    begun = now()
+    text = "".join(stamped(n, begun + timedelta(milliseconds=20 * n)) for n in range(40))
     done = subprocess.run([*COMMAND, "-", "--json"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     last = json.loads(done.stdout.splitlines()[-1])
