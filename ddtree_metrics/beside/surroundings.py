@@ -24,7 +24,7 @@ STRETCHES = 16
 
 SURE = 0.02
 """A chance, corrected for how many were compared, below which somebody said more than usual. Days of simulated bursts, for which the
-chances are a little too small, gave a false one in 2 of 104 looks with it, and in 5 of 72 with 0.05."""
+chances are a little too small, gave a false one in 40 of 970 looks."""
 
 LEAST = 10
 """Fewer lines are no burst, however few there are else."""
