@@ -178,7 +178,8 @@ def is_dump(path: str) -> bool:
     """Whether a file is an export or a JSON dump of a journal, by its first bytes."""
     head = _head(path).lstrip()
     if compression(head) is not None:
-        head = _bytes(path).peek(64).lstrip()
+        with _bytes(path) as stream:
+            head = stream.peek(64).lstrip()
     return head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")) or (head.startswith(b"{") and b'"' in head)
 
 
@@ -190,28 +191,30 @@ def _head(path: str) -> bytes:
         return b""
 
 
-def _bytes(path: str) -> Bytes | Unpacked:
+@contextlib.contextmanager
+def _bytes(path: str) -> Iterator[Bytes | Unpacked]:
     stats = SourceStats()
-    stream: Bytes | Unpacked = Bytes(open_file(path), path, stats)
-    kind = compression(stream.peek(64))
-    return stream if kind is None else Unpacked(stream, kind, stats)
+    with open_file(path) as file:
+        stream = Bytes(file, path, stats)
+        kind = compression(stream.peek(64))
+        yield stream if kind is None else Unpacked(stream, kind, stats)
 
 
 def _dump(path: str) -> Iterator[OtherLine]:
-    stream = _bytes(path)
-    if stream.peek(64).lstrip().startswith(b"{"):
-        rest = b""
+    with _bytes(path) as stream:
+        if stream.peek(64).lstrip().startswith(b"{"):
+            rest = b""
+            while data := stream.read():
+                *lines, rest = (rest + data).split(b"\n")
+                yield from _json_lines(lines)
+            yield from _json_lines([rest])
+            return
+        parser = ExportParser(FIELDS)
         while data := stream.read():
-            *lines, rest = (rest + data).split(b"\n")
-            yield from _json_lines(lines)
-        yield from _json_lines([rest])
-        return
-    parser = ExportParser(FIELDS)
-    while data := stream.read():
-        yield from filter(None, map(line_of, parser.feed(data)))
-    last, _ = parser.close()
-    if last is not None and (line := line_of(last)) is not None:
-        yield line
+            yield from filter(None, map(line_of, parser.feed(data)))
+        last, _ = parser.close()
+        if last is not None and (line := line_of(last)) is not None:
+            yield line
 
 
 def _json_lines(lines: Sequence[bytes]) -> Iterator[OtherLine]:
