@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddtree_metrics.dialects import DIALECTS
+from ddtree_metrics.dialects.compiled import is_compiled
 from ddtree_metrics.dialects.engine import Parser
 from tests.dialect_lines import batch, plain, rows
 
@@ -31,7 +32,7 @@ def test_every_order_of_the_keys_is_read_by_the_fast_tiers() -> None:
         )  # fmt: skip
         assert "extra" not in row
     # What the parser has to see one by one before it knows how such lines open.
-    assert parser.misses["sglang"] <= 64
+    assert not is_compiled() or parser.misses["sglang"] <= 64
 
 
 def test_each_line_keeps_what_only_it_has() -> None:
@@ -66,7 +67,7 @@ def test_each_line_keeps_what_only_it_has() -> None:
     made = rows("steps", *lines, parser=parser)
     shown = ("commit_lens", "batch_size", "steps", "nodes", "request_ids", "extra", "step_ms")
     assert [{k: r[k] for k in shown if k in r} for r in made] == want
-    assert parser.misses["sglang"] <= 64
+    assert not is_compiled() or parser.misses["sglang"] <= 64
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddtree_metrics.dialects import get
+from ddtree_metrics.dialects.compiled import is_compiled
 from ddtree_metrics.dialects.custom import load_dialect
 from ddtree_metrics.dialects.engine import Parser
 from ddtree_metrics.errors import UnknownDialect
@@ -29,7 +30,7 @@ def test_the_example_of_the_documentation_reads_lines_of_that_server() -> None:
         assert {r["dialect"] for r in made} == {"treeserve"}
         assert made[0]["extra"] == {"depth": "3"}
     assert parser.broken.counts == {("treeserve", "steps", "list_length"): 2}
-    assert parser.misses["treeserve"] < 300
+    assert not is_compiled() or parser.misses["treeserve"] < 300
 
 
 def changed(tmp_path: Path, old: str, new: str) -> Path:

@@ -7,17 +7,16 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from ddtree_metrics.dialects import DIALECTS
 from ddtree_metrics.dialects.engine import Parser
-from ddtree_metrics.dialects.scan import Text
-from ddtree_metrics.dialects.stamps import Head, read_head, read_heads
+from ddtree_metrics.dialects.stamps import Head, read_head
 from tests.dialect_lines import batch, one, plain, rows
 
 BODY = "DDTREE metrics: bs=1 commit_lens=[5]"
 UTC = dt.timezone.utc
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_a_message_may_do_without_a_head() -> None:
     assert not {"time", "time_from", "time_flag", "tp_rank"} & set(row)
 
 
-def test_arrays_and_single_heads_are_read_alike() -> None:
+def test_both_readers_read_heads_alike() -> None:
     heads = [
         "2026-02-01 10:00:00 TP0",
         "2024-02-29 23:59:59",
@@ -66,16 +65,16 @@ def test_arrays_and_single_heads_are_read_alike() -> None:
         "0000-01-01 00:00:00",
         "2026-02-01 10:00:00 ATTN_CP3",
     ]
-    text = Text(pa.array([f"[{h}] x" for h in heads]))
-    made, usual = read_heads(text, text.start + 1, text.end - 3)
-    for i, head in enumerate(heads):
+    lines = [f"[{head}] {BODY}" for head in heads]
+    compiled, reference = (rows("steps", *lines, parser=Parser(DIALECTS, on_error="skip", fast=fast)) for fast in (True, False))
+    assert compiled == reference
+    for row, head in zip(compiled, heads, strict=True):
         single = read_head(head)
         assert single is not None
-        if usual[i]:
-            assert (int(made.naive[i]) if made.known[i] else None) == single.naive_us
-            assert made.resolution[i] == single.resolution_us
-            assert (made.flags[i] if made.flags else None) == single.flag
-    assert usual.tolist() == [True] * 6 + [False, True]
+        assert row.get("time") == (None if single.naive_us is None else EPOCH + dt.timedelta(microseconds=single.naive_us))
+        # A time that there is not has no resolution.
+        assert row.get("time_resolution_us") == (None if single.naive_us is None else single.resolution_us)
+        assert row.get("time_flag") == single.flag
 
 
 def test_a_date_that_does_not_exist_is_no_time_and_no_error() -> None:
@@ -180,3 +179,8 @@ def test_the_origin_of_a_line_comes_from_the_source() -> None:
 
 def test_no_head_is_a_head_without_anything() -> None:
     assert Head() == Head(None, None, None, (None,) * 4, {})
+
+
+def test_a_head_behind_a_word_that_begins_like_a_line_goes_first() -> None:
+    row = one("decode", "Decode batch[2026-02-01 10:00:00 TP3] Decode batch, #running-req: 1, #queue-req: 0")
+    assert (row["running"], row["tp_rank"]) == (1, 3)

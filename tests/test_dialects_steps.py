@@ -8,6 +8,7 @@ import pytest
 
 from ddtree_metrics.dialects import DIALECTS
 from ddtree_metrics.dialects.base import REASONS
+from ddtree_metrics.dialects.compiled import is_compiled
 from ddtree_metrics.dialects.engine import Parser
 from ddtree_metrics.errors import BrokenLine
 from tests.dialect_lines import SAMPLES, batch, one, reason, rows
@@ -311,7 +312,7 @@ def test_lines_that_leave_the_fast_tier_are_counted_and_taught() -> None:
     made = rows("steps", *[other] * 500, parser=parser)
     assert len(made) == 500
     assert made[-1]["extra"] == {"spin": "2"}
-    assert parser.misses["sglang"] == before
+    assert not is_compiled() or parser.misses["sglang"] == before
 
 
 def test_a_table_has_the_schema_of_its_record_whatever_was_in_it() -> None:

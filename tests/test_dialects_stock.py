@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtree_metrics.dialects import DIALECTS
+from ddtree_metrics.dialects.compiled import is_compiled
 from ddtree_metrics.dialects.engine import Parser
 from tests.dialect_lines import batch, one, reason, rows
 
@@ -83,7 +84,7 @@ def test_extra_fields_of_forks_are_kept_and_learned() -> None:
     parser = Parser(DIALECTS, on_error="skip")
     made = rows("decode", *[line] * 600, parser=parser)
     assert all(r["extra"] == {"#cache_miss": "1", "est uncap acc len": "4.55 [4.40, 4.70]"} for r in made)
-    assert parser.misses["sglang"] <= 256
+    assert not is_compiled() or parser.misses["sglang"] <= 256
 
 
 @pytest.mark.parametrize(

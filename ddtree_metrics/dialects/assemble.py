@@ -1,4 +1,4 @@
-"""From what the tiers read to the tables: columns in the order of the lines, with the origin of each line beside them."""
+"""From what the readers read to the tables: columns in the order of the lines, with the origin of each line beside them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,15 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ddtree_metrics.dialects.base import Line
 from ddtree_metrics.dialects.cast import convert
-from ddtree_metrics.dialects.scan import Ints
 from ddtree_metrics.dialects.secrets import DOUBTFUL, redact
-from ddtree_metrics.dialects.stamps import RANKS, Head, Heads, take_heads
+from ddtree_metrics.dialects.stamps import RANKS, Head, Heads, Ints
 from ddtree_metrics.schema import arrow_schema
 from ddtree_metrics.times import Localizer
-
-__all__ = [
-    "ORIGIN",
-    "Piece",
-    "RowTimes",
-    "arrow_type",
-    "bare_lines",
-    "cast_text",
-    "cast_texts",
-    "from_rows",
-    "head_of",
-    "table",
-    "take_heads",
-]
 
 ORIGIN = ("monotonic_us", "boot_id", "host", "unit", "pid", "where")
 _TIME = ("time", "time_from", "time_resolution_us", "time_flag")
@@ -48,6 +33,14 @@ class Piece:
     columns: dict[str, pa.Array]
     heads: Heads
     dialect: str
+
+    def filled(self, line: Line) -> Piece:
+        """Put in what is the same on every line of its kind."""
+        for name, value in line.const.items():
+            constant = pa.scalar(value, arrow_schema(line.record).field(name).type)
+            there = self.columns.get(name)
+            self.columns[name] = pa.repeat(constant, len(self.rows)) if there is None else there.fill_null(constant)
+        return self
 
 
 class RowTimes:
@@ -118,24 +111,6 @@ def bare_lines(messages: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**columns, "message": pa.array(messages, type=pa.string())})
 
 
-def arrow_type(record: type, name: str) -> pa.DataType:
-    """Return the Arrow type of a column."""
-    return arrow_schema(record).field(name).type
-
-
-def head_of(heads: Heads, i: int) -> Head:
-    """Return one head."""
-    ranks = tuple(None if r < 0 else int(r) for r in heads.ranks[i])
-    resolution = int(heads.resolution[i])
-    return Head(
-        int(heads.naive[i]) if heads.known[i] else None,
-        resolution if resolution > 0 else None,
-        heads.flags[i] if heads.flags else None,
-        ranks,  # type: ignore[arg-type]
-        (heads.extra[i] or {}) if heads.extra else {},
-    )
-
-
 def cast_text(text: str, kind: tuple[str, bool]) -> Any:
     """Turn the text of a pattern's group into a value; nothing for an empty one."""
     if kind[0] == "str":
@@ -148,31 +123,16 @@ def clean_text(text: str) -> str:
     return redact(text.strip(" \t"))[:TEXT]
 
 
-def plain_texts(texts: pa.Array, kind: tuple[str, bool]) -> npt.NDArray[np.bool_]:
-    """Say which texts of a pattern's group ``cast_texts`` can turn into a column; the others need ``cast_text``."""
-    if kind[0] == "str":
-        return np.ones(len(texts), dtype=np.bool_)
-    return np.asarray(
-        pc.match_substring_regex(texts, {"int": r"^[0-9]{0,8}$", "float": r"^(?:[0-9]{1,8}(?:\.[0-9]{1,6})?)?$"}.get(kind[0], "^$"))
-    )
-
-
-def cast_texts(texts: pa.Array, kind: tuple[str, bool]) -> pa.Array:
-    """Turn the texts of a pattern's group into a column; empty ones are null."""
-    if kind[0] == "str":
-        texts = pc.utf8_trim(texts, characters=" \t")
-        doubtful = np.flatnonzero(np.asarray(pc.match_substring_regex(texts, DOUBTFUL)))
-        if len(doubtful):
-            made = texts.to_pylist()
-            for i in doubtful:
-                made[i] = redact(made[i])
-            texts = pa.array(made, type=pa.string())
-        return pc.utf8_slice_codeunits(texts, 0, TEXT)
-    empty = pc.equal(texts, "")
-    texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
-    if kind[0] == "int":
-        return texts.cast(pa.int64() if kind[1] else pa.int32())
-    return texts.cast(pa.float64()) if kind[0] == "float" else texts
+def clean_texts(texts: pa.Array) -> pa.Array:
+    """Return texts of lines as ``clean_text`` does, all together."""
+    texts = pc.utf8_trim(texts, characters=" \t")
+    doubtful = np.flatnonzero(np.asarray(pc.fill_null(pc.match_substring_regex(texts, DOUBTFUL), False)))
+    if len(doubtful):
+        made = texts.to_pylist()
+        for i in doubtful:
+            made[i] = redact(made[i])
+        texts = pa.array(made, type=pa.string())
+    return pc.utf8_slice_codeunits(texts, 0, TEXT)
 
 
 def from_rows(record: type, found: Sequence[tuple[int, dict[str, Any], Head, str]]) -> Piece:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,6 @@ class Found:
     begin: int
     head: Head
     marked: bool
-    extra: dict[str, str] = field(default_factory=dict)
     whole: bool = False
 
 
@@ -121,7 +120,7 @@ class Locator:
         unmarked: list[Found] = []
         begins = self._begins(text)
         if begins[0][1] is not NO_HEAD:
-            # Two lines glued together are one that is broken, as the first tier sees it.
+            # Two lines glued together are one that is broken, as the compiled reader sees it.
             first = head_at(text, launched(text))
             if first[1] is not NO_HEAD and self._any_marker.match(text, first[0]):
                 begins = [first]

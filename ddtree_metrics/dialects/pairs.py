@@ -1,7 +1,6 @@
 """The tolerant reader of one line of keys and values: any order, any usual spelling, and the reason if it cannot be read.
 
-It is the last tier of the engine and the model of the fast one: what the shapes of ``shapes.py`` read must be what this module
-reads. It sees lines that nothing faster could take.
+It is what the reference reader does with lines of pairs, and the model of the compiled one, which sees the usual ones only.
 """
 
 from __future__ import annotations
