@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import datetime as dt
 
 import pytest
@@ -105,6 +106,7 @@ def test_step_time_request_ids_and_contexts_are_taken_where_the_line_says_them()
     assert (row["step_ms"], row["request_ids"], row["context_lens"], row["steps"]) == (41.25, ["a", "b"], [100, 2000], 4)
 
 
+@pytest.mark.skipif(os.environ.get("DDTREE_PURE") == "1", reason="there is one tier where nothing is compiled")
 def test_request_ids_are_read_in_the_fast_tier_too() -> None:
     def line(n: int) -> str:
         ids = [f"r{n}-{k}" for k in range(n % 4 + 1)]
