@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import datetime as dt
+import os
 
 import pytest
 
