@@ -19,25 +19,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import OURS, STEP, compare, numbers, ours, write_frame
+from measuring import OURS, STEP, awk_program, compare, numbers, ours, write_frame
 
 HERE = Path(__file__).resolve().parent
-AWK = r"""
-BEGIN { OFS = "\t" }
-{
-  at = index($0, "] DDTREE metrics: ")
-  if (!at || substr($0, 1, 1) != "[") next
-  n = split(substr($0, at + 18), word, " ")
-  delete value
-  key = ""
-  for (i = 1; i <= n; i++) {
-    e = index(word[i], "=")
-    if (e) { key = substr(word[i], 1, e - 1); value[key] = substr(word[i], e + 1) }
-    else value[key] = value[key] " " word[i]
-  }
-  print substr($0, 2, at - 2), value["bs"], value["budget"], value["actual_nodes"], value["accepted_drafts"], value["commit_lens"]
-}
-"""
+AWK = awk_program("bs", "budget", "actual_nodes", "accepted_drafts", "commit_lens")
 
 
 def by_script(log: Path, out: Path) -> None:

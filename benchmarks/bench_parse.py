@@ -24,28 +24,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from measuring import awk_program
+
 HERE = Path(__file__).resolve().parent
 BATCH = 32_768
 
-# Keys in any order, lists with blanks in them; the quickest that a shell gives, untyped.
-AWK = r"""
-BEGIN { OFS = "\t" }
-{
-  at = index($0, "] DDTREE metrics: ")
-  if (!at || substr($0, 1, 1) != "[") next
-  n = split(substr($0, at + 18), word, " ")
-  delete value
-  key = ""
-  for (i = 1; i <= n; i++) {
-    e = index(word[i], "=")
-    if (e) { key = substr(word[i], 1, e - 1); value[key] = substr(word[i], e + 1) }
-    else value[key] = value[key] " " word[i]
-  }
-  print substr($0, 2, at - 2), value["bs"], value["budget"], value["actual_nodes"], value["accepted_drafts"], value["commit_lens"], \
-    value["avg_accepted_drafts"], value["avg_commit_len"]
-}
-"""
-
+AWK = awk_program("bs", "budget", "actual_nodes", "accepted_drafts", "commit_lens", "avg_accepted_drafts", "avg_commit_len")
 
 COUNTED = {"steps": "steps", "decode": "decode", "prefill": "prefill", "request_lines": "access"}
 # What is summed up, and of which column of which table.

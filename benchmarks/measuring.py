@@ -22,6 +22,28 @@ print(table.num_rows, pc.sum(pc.list_flatten(table["commit_lens"])).as_py() or 0
 """
 
 
+def awk_program(*keys: str) -> str:
+    """Return what prints the time and some keys of each step line: the quickest that a shell gives, untyped, keys in any order."""
+    shown = ", ".join(f'value["{key}"]' for key in keys)
+    return AWK + f"  print substr($0, 2, at - 2), {shown}\n}}\n"
+
+
+AWK = r"""
+BEGIN { OFS = "\t" }
+{
+  at = index($0, "] DDTREE metrics: ")
+  if (!at || substr($0, 1, 1) != "[") next
+  n = split(substr($0, at + 18), word, " ")
+  delete value
+  key = ""
+  for (i = 1; i <= n; i++) {
+    e = index(word[i], "=")
+    if (e) { key = substr(word[i], 1, e - 1); value[key] = substr(word[i], e + 1) }
+    else value[key] = value[key] " " word[i]
+  }
+"""
+
+
 def count_rows(path: Path) -> tuple[int, int]:
     done = subprocess.run([sys.executable, "-c", COUNT, str(path)], check=True, capture_output=True, text=True)
     steps, tokens = done.stdout.split()

@@ -24,6 +24,7 @@ from ddtree_metrics.coverage import Coverage
 from ddtree_metrics.dialects import detect
 from ddtree_metrics.errors import DDTreeWarning, SchemaError, SourceDamaged, SourceNotFound
 from ddtree_metrics.keywords import JournalKeywords, ReadKeywords, StoredKeywords, TextKeywords, spelled_out
+from ddtree_metrics.layout import plural
 from ddtree_metrics.memory import give_back, return_large_arrays
 from ddtree_metrics.opening import only, read_options, several, zone_of
 from ddtree_metrics.reading import LINE_TABLES, Readable, start_reading
@@ -305,8 +306,10 @@ class Log:
     @functools.cached_property
     def own_requests(self) -> pd.DataFrame:
         """What the log's own lines say of the server's own requests (warm-ups, health checks), wherever ``requests`` come from."""
-        from ddtree_metrics.steps.own_requests import OWN_KINDS
+        from ddtree_metrics.steps.own_requests import OWN_KINDS, own_in
 
+        if "request_steps" in self._tables and not len(self.requests):
+            return own_in(self._tables["request_steps"])
         return self.told_requests[self.told_requests["kind"].isin(OWN_KINDS)]
 
     @functools.cached_property
@@ -707,7 +710,23 @@ def read_parquet(paths: PathLike | Sequence[PathLike], **options: Unpack[StoredK
             account.parsed[name] = table.num_rows
         account.damaged.append(f"what an export said of its reading ({', '.join(path.name for path in files[:3])}); its rows were read")
     _take_off(account, overlaps)
+    joined = _days(tables.get("request_steps"))
+    unjoined = _days(tables.get("steps")) - joined if joined else set()
+    if unjoined:
+        account.add_note(
+            f"the steps of {plural(len(unjoined), 'day')} of hosts have no request_steps ({', '.join(sorted(unjoined)[:3])}): what rests "
+            "on those leaves them out; ddtree-logs lake join makes them"
+        )
     return Log(tables, account, counts)
+
+
+def _days(table: pa.Table | None) -> set[str]:
+    """Return the days of hosts that a table has rows of."""
+    if table is None or not table.num_rows:
+        return set()
+    days = pc.strftime(table.column("time"), format="%Y-%m-%d")
+    both = pa.table({"host": table.column("host"), "day": days}).group_by(["host", "day"]).aggregate([])
+    return {f"{row['host'] or 'an unknown host'} {row['day']}" for row in both.to_pylist() if row["day"] is not None}
 
 
 def _take_off(account: Coverage, overlaps: dict[str, list[Overlap]]) -> None:

@@ -113,7 +113,7 @@ def test_shuffled_aliased_and_scalar_or_list_keys_give_the_same_row(data: st.Dat
     for fast in (True, False):
         parser = Parser(DIALECTS, fast=fast)
         found = parser.feed(batch([line] * 8)).tables
-        found = parser.feed(batch([line])).tables  # the fast tier has been taught by now
+        found = parser.feed(batch([line])).tables  # the compiled reader has been taught by now
         (row,) = found["steps"].to_pylist()
         assert {k: row[k] for k in step} == step, line
 
@@ -153,7 +153,7 @@ def _named(record: type) -> str:
 @given(st.lists(mangled(), min_size=1, max_size=40))
 def test_any_characters_around_or_inside_a_line_never_raise_and_the_tiers_agree(lines: list[str]) -> None:
     fast, slow = Parser(DIALECTS), Parser(DIALECTS, fast=False)
-    # Four times, so that the fast tier is taught every shape that it can be taught.
+    # Four times, so that the compiled reader is taught every label that it can be taught.
     taught = lines * 4
     assert outcome(fast, taught) == outcome(slow, taught)
     assert outcome(fast, lines) == outcome(slow, lines)

@@ -266,7 +266,7 @@ def test_an_id_with_the_form_of_a_secret_is_the_same_other_name_wherever_it_stan
         "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
         "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
         "nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "moonshotai/Kimi-K2-Instruct-0905", "neuralmagic/Meta-Llama-3.1-405B-Instruct.w8a8",
-        "/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46dd6066d109eabc6255188de91218",
+        "/srv/models/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46dd6066d109eabc6255188de91218",
         "sglang-kimi@0.service", "docker-3f2a9b8c7d6e5f4a3f2a9b8c7d6e5f4a3f2a9b8c7d6e5f4a3f2a9b8c7d6e5f4a.scope",
         "chatcmpl-5ba7b810-9dad-11d1-80b4-00c04fd430c8", "rid=5ba7b8109dad11d180b400c04fd430c8", "Qwen3ForCausalLMEagle3",
         "CompressedTensorsW8A8Fp8MoEMethod", "flashinfer_trtllm_nvfp4", "20250711T120000Z", "gpu-node-17a.dc2.example.com", "fp8_e4m3fnuz",

@@ -374,12 +374,8 @@ def test_a_start_whose_first_line_is_missing_is_one_start_too() -> None:
 # -- files --------------------------------------------------------------------------------------------------------------------
 
 
-def test_no_file_is_moved_into_place_before_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "in.export"
-    log.write_bytes(as_export([T0, T0 + 40_000]))
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "steps.parquet").write_text("old")
+def only_two_are_finished(monkeypatch: pytest.MonkeyPatch) -> list[FileWriter]:
+    """Have the third file that is to be complete find no space; return those that were finished."""
     finish = FileWriter.finish
     finished: list[FileWriter] = []
 
@@ -390,6 +386,16 @@ def test_no_file_is_moved_into_place_before_all_are_complete(tmp_path: Path, mon
         finished.append(writer)
 
     monkeypatch.setattr(FileWriter, "finish", third_fails)
+    return finished
+
+
+def test_no_file_is_moved_into_place_before_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "in.export"
+    log.write_bytes(as_export([T0, T0 + 40_000]))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "steps.parquet").write_text("old")
+    finished = only_two_are_finished(monkeypatch)
     done = CliRunner().invoke(main, ["export", str(log), "-o", f"{out}/", "--force"])
 
     assert done.exit_code == 1
@@ -399,16 +405,7 @@ def test_no_file_is_moved_into_place_before_all_are_complete(tmp_path: Path, mon
 
 def test_no_table_of_a_log_is_moved_into_place_before_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = read(*lines([0, 40_000]))
-    finish = FileWriter.finish
-    finished: list[FileWriter] = []
-
-    def third_fails(writer: FileWriter) -> None:
-        if len(finished) == 2:
-            raise ddt.OutputError("no space is left on the device")
-        finish(writer)
-        finished.append(writer)
-
-    monkeypatch.setattr(FileWriter, "finish", third_fails)
+    finished = only_two_are_finished(monkeypatch)
     with pytest.raises(ddt.OutputError, match="no space"):
         log.write(f"{tmp_path / 'out'}/")
 

@@ -88,3 +88,12 @@ def test_blank_lines_comments_and_docstrings_are_no_code() -> None:
     text = '"""A module."""\n\n# A comment.\nimport os\n\n\ndef f() -> str:\n    """Do it."""\n    return """a\nb"""  # two lines\n'
 
     assert size.code_lines(text) == 4  # import, def, and the return over two lines
+
+
+def test_no_file_holds_both_sides_of_a_merge() -> None:
+    root = PACKAGE.parent
+    texts = [path for kind in ("*.py", "*.md", "*.toml", "*.c") for path in root.rglob(kind) if ".venv" not in path.parts]
+    assert len(texts) > 300
+    marks = tuple(mark * 7 for mark in "<>")  # written out they would be found here
+    both = [str(path.relative_to(root)) for path in texts if any(line.startswith(marks) for line in path.read_text("utf-8").splitlines())]
+    assert both == []

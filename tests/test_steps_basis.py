@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import ddtree_metrics as ddt
-from ddtree_metrics import metrics
+from ddtree_metrics import metrics, tables
 from ddtree_metrics.diagnosis import diagnose
 from ddtree_metrics.diagnosis.assembly import basis_of as basis_of_the_diagnosis
 from ddtree_metrics.report.facts import gather
@@ -81,6 +81,24 @@ def test_summary_report_plots_and_diagnosis_count_the_same_rows(requests: str) -
     expected = {EXCLUDED: 10, "no step time: prefill_between": 19}
     for excluded in (summarise(log).excluded, diagnose(log).excluded, basis.excluded):
         assert {name: n for name, n in excluded.items() if name in expected or name.startswith("no step time")} == expected
+
+
+def test_a_dataset_read_as_a_log_rests_on_the_rows_of_the_log(tmp_path: Path) -> None:
+    ddt.export(A / "journal.export.zst", tmp_path / "lake", partition=("host", "date"), requests=A / "requests.jsonl")
+    read, log = ddt.read(tmp_path / "lake").basis, capture("requests.jsonl").basis
+    # 535 steps without the warm-ups, 516 timed, 717 request-steps of 22 requests
+    assert (len(np.unique(read.step)), int(read.timed.sum()), int(read.counted.sum())) == (535, 516, 717)
+    assert read.excluded[EXCLUDED] == log.excluded[EXCLUDED] == 10
+    assert len(np.unique(read.request_code[read.known])) == 22
+
+
+def test_days_of_hosts_without_steps_of_requests_are_named_where_a_dataset_is_read_as_a_log(tmp_path: Path) -> None:
+    ddt.export(A / "journal.export.zst", tmp_path / "lake", partition=("host", "date"), requests=A / "requests.jsonl")
+    assert not [note for note in ddt.read(tmp_path / "lake").coverage.notes if "request_steps" in note]
+    steps = ddt.read(A / "journal.export.zst").steps.assign(host="gpu-02")
+    ddt.Log({"steps": tables.from_pandas(steps, ddt.TreeStep)}).write(tmp_path / "other.parquet", "steps")
+    both = ddt.read_parquet([tmp_path / "lake", tmp_path / "other.parquet"])
+    assert [note for note in both.coverage.notes if "1 day of hosts have no request_steps (gpu-02 2026-11-29)" in note]
 
 
 def test_a_request_file_without_kinds_leaves_warm_ups_to_the_log() -> None:

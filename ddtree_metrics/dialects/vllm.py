@@ -7,6 +7,7 @@ No line has the context length of a request, and none the tokens of a step; what
 
 from __future__ import annotations
 
+import functools
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -54,6 +55,7 @@ def _head(body: str) -> tuple[str, dict[str, Any]]:
     return body[found.end() :], said
 
 
+@functools.lru_cache(maxsize=256)
 def _guessed(month: int, day: int, clock: str) -> int | None:
     """Return a stamp without a year as of the latest year in which it lies in the past."""
     for year in (_TODAY.year, _TODAY.year - 1, _TODAY.year - 2, _TODAY.year - 3):

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddtree_metrics.metrics.context import bin_label
+from ddtree_metrics.metrics.context import bin_label, doubling_edges
 from ddtree_metrics.steps.basis import Basis
 from ddtree_metrics.steps.frames import Bools, Floats, Ints
 
-EDGES = (0.0, *(128.0 * 2.0**i for i in range(14)))
-"""Bins of context: they double, as those of ``summary`` do, up to a million tokens."""
+EDGES = tuple(doubling_edges(2**20 - 1).tolist())
+"""Bins of context: those of ``summary``, up to a million tokens."""
 
 UNKNOWN = len(EDGES) - 1
 """The bin of rows whose context is not known."""

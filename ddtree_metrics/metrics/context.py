@@ -344,12 +344,17 @@ def bin_edges(axis: Floats, edges: Sequence[float] | None = None, bins: int | No
     if len(distinct) <= 8:
         return np.append(distinct, distinct[-1] + 1.0)
     if low >= 0 and high >= 256 and high > 4 * max(low, 64.0):
-        made = np.concatenate([[0.0], 128.0 * 2.0 ** np.arange(int(np.ceil(np.log2((high + 1) / 128.0))) + 1)])
+        made = doubling_edges(high)
         return np.asarray(made[max(0, int(np.searchsorted(made, low, side="right")) - 1) :])
     step = 10.0 ** np.floor(np.log10((high - low) / 6))  # above 8 values: they differ
     step = next(step * k for k in (1, 2, 5, 10) if (high - low) / (step * k) <= 8)
     first = np.floor(low / step)
     return np.asarray((first + np.arange(int(np.floor(high / step) - first) + 2)) * step)
+
+
+def doubling_edges(high: float) -> Floats:
+    """Return edges of bins of context that double from 128 tokens on, until ``high`` lies in one."""
+    return np.concatenate([[0.0], 128.0 * 2.0 ** np.arange(int(np.ceil(np.log2((high + 1) / 128.0))) + 1)])
 
 
 def bin_label(low: float, high: float) -> str:

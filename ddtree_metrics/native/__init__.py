@@ -16,7 +16,7 @@ from typing import Any
 from ddtree_metrics.errors import DDTreeWarning
 
 PURE = "DDTREE_PURE"
-TOLD = "the compiled parts were not built when ddtree-metrics was installed; it works in Python alone, several times slower"
+TOLD = "the compiled parts were not built when ddtree-metrics was installed, and reading takes 5 to 35 times as long"
 HOW = "install ddtree-metrics again after: apt-get install -y --no-install-recommends gcc libc6-dev python3-dev"
 
 _missing: dict[str, str] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ddtree_metrics.steps import frames as cols
 from ddtree_metrics.steps.frames import Bools, Floats
@@ -13,6 +15,20 @@ OWN_KINDS = ("warmup", "health_check")
 
 EXCLUDED = "request-steps of the server itself (warm-up or health check)"
 """How they are called where they are counted."""
+
+
+def own_in(request_steps: pa.Table) -> pd.DataFrame:
+    """Return the server's own requests that rows which were written say of themselves: id, kind, and from when to when they ran."""
+    parts = []
+    flags = request_steps.column("flags").combine_chunks()
+    owners = np.asarray(pc.list_parent_indices(flags))
+    words = pc.list_flatten(flags)
+    for kind in OWN_KINDS:
+        rows = request_steps.select(["request_id", "time_us"]).take(pa.array(np.unique(owners[np.asarray(pc.equal(words, kind))])))
+        times = rows.group_by("request_id").aggregate([("time_us", "min"), ("time_us", "max")]).to_pandas()
+        span = [pd.to_datetime(times[f"time_us_{end}"], unit="us", utc=True) for end in ("min", "max")]
+        parts.append(pd.DataFrame({"request_id": times["request_id"], "kind": kind, "received": span[0], "finished": span[1]}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def own_rows(rows: pd.DataFrame, requests: pd.DataFrame, told: pd.DataFrame | None = None) -> Bools:

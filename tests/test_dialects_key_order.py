@@ -1,4 +1,4 @@
-"""Lines whose keys stand in another order each are read together, and as the tolerant reader reads them."""
+"""Lines whose keys stand in another order each are read by the compiled reader, and as the reference reader reads them."""
 
 from __future__ import annotations
 
