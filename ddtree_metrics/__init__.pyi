@@ -48,12 +48,14 @@ from .join import (
     join_batches as join_batches,
     join_requests as join_requests,
 )
-from .log import (
-    Log as Log,
+from .loading import (
     read as read,
     read_journal as read_journal,
     read_parquet as read_parquet,
     read_text as read_text,
+)
+from .log import (
+    Log as Log,
 )
 from .metrics import (
     accept_rate as accept_rate,

@@ -130,7 +130,8 @@ def export(
     OutputError
         If a file cannot be written, or is there already, or is read; nothing half-written is left, and old files are as they were.
     """
-    from ddtree_metrics.log import Log, read_parquet
+    from ddtree_metrics.loading import read_parquet
+    from ddtree_metrics.log import Log
 
     log = source if isinstance(source, Log) else None
     paths = None if isinstance(source, Log) else source

@@ -442,7 +442,7 @@ def no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("rows were read")
 
-    for place in ("ddtree_metrics.log.read_tables", "ddtree_metrics.log.read", "ddtree_metrics.tables.datasets.read_tables"):
+    for place in ("ddtree_metrics.loading.read_tables", "ddtree_metrics.loading.read", "ddtree_metrics.tables.datasets.read_tables"):
         monkeypatch.setattr(place, refuse)
 
 

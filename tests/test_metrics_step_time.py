@@ -214,7 +214,7 @@ def test_where_the_clock_is_too_coarse_the_decode_lines_give_the_mean() -> None:
 
 @pytest.mark.parametrize("capture", ["A", "C"])
 def test_stock_lines_of_a_real_server_make_the_same_step_table_as_its_per_step_lines(capture: str) -> None:
-    from ddtree_metrics.log import read_text
+    from ddtree_metrics.loading import read_text
 
     log = read_text(str(REAL / capture / "journal.export.zst"))
     made = steps_from_decode(log.decode)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddtree_metrics.log import read_text
+from ddtree_metrics.loading import read_text
 from ddtree_metrics.sources import byte_streams, documents, open_source
 from tests.test_sources_text import messages
 

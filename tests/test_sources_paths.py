@@ -16,7 +16,7 @@ import pytest
 
 from ddtree_metrics import read_requests
 from ddtree_metrics.errors import SourceDenied, SourceError, SourceNotFound
-from ddtree_metrics.log import read_text
+from ddtree_metrics.loading import read_text
 from ddtree_metrics.sources import open_files, open_source, open_sources
 from ddtree_metrics.tables.datasets import is_stored
 from tests.test_sources_text import _as_nobody, messages

@@ -64,13 +64,13 @@ class Input:
 
     def log(self) -> Log:
         """Read it all."""
-        from ddtree_metrics import log
+        from ddtree_metrics import loading
 
-        return self.with_requests(log.read(self.paths, **self.given))
+        return self.with_requests(loading.read(self.paths, **self.given))
 
     def span(self) -> tuple[int, int] | None:
         """Return the first and the last time of what there is without a window, in us; None where nothing is, or from a pipe."""
-        from ddtree_metrics import log
+        from ddtree_metrics import loading
         from ddtree_metrics.errors import DDTreeError
         from ddtree_metrics.reading import start_reading
 
@@ -79,7 +79,7 @@ class Input:
         without: Any = {name: value for name, value in self.keywords.items() if name not in ("since", "until", "on_error")}
         try:
             if self.is_stored:
-                account = log.read_parquet(list(self.files), **{name: without[name] for name in ("tz",) if name in without}).coverage
+                account = loading.read_parquet(list(self.files), **{name: without[name] for name in ("tz",) if name in without}).coverage
             else:
                 reading = start_reading(self.paths, **without, on_error="skip")
                 for _ in reading:
