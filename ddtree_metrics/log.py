@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ddtree_metrics import tables as _tables
-from ddtree_metrics.beside import Around, around, as_frame
+from ddtree_metrics.beside import Around, around_server, as_frame
 from ddtree_metrics.coverage import Coverage
-from ddtree_metrics.dialects import detect
 from ddtree_metrics.errors import DDTreeWarning, SchemaError
 from ddtree_metrics.memory import give_back
 from ddtree_metrics.opening import zone_of
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
         ServerStart,
         TreeStep,
     )
-    from ddtree_metrics.sources.other_lines import LinesOfOthers, OtherLine
+    from ddtree_metrics.sources.other_lines import LinesOfOthers
     from ddtree_metrics.steps.basis import Basis
 
 LEAN_STEPS = (
@@ -56,15 +55,6 @@ LEAN_STEPS = (
     *("step_ms", "stream", "step_us", "step_why", "tokens"),
 )
 """The columns of steps that a report reads; what else there is names a line, counts slots, or is a map."""
-
-
-ALONE = "these lines are of the server alone: a journal, or journalctl -o export of it, has those of others"
-
-UNREMARKABLE = ("Starting ", "Started ", "Stopping ", "Stopped ")
-
-
-LONG_DUMP = 64 << 20
-"""A saved journal of more bytes is not read once more unless somebody asks what else it says."""
 
 
 class Log:
@@ -483,23 +473,9 @@ class Log:
 
     def around(self, begin_us: int, end_us: int, *, messages: bool = False, level: float = 0.9, large: bool = False) -> Around:
         """Return what stands in the journal between two times, as records; see ``beside``. A long dump is only read if it is ``large``."""
-        others = self._others
-        if others is None or not others.any:
-            return Around(begin_us, end_us, unknown=(ALONE,))
-        if not large and others.size > LONG_DUMP:
-            return Around(begin_us, end_us, unknown=("the saved journal is long, and would be read once more: log.beside(time) does it",))
-        account = self.coverage
-        told = {str(u) for name in ("steps", "decode") for u in self.heads(name)["unit"].dropna()}
-        units = told | {u.removesuffix(".service") for u in told}
-        span = (account.first_us or begin_us, account.last_us or end_us)
-
-        def own(line: OtherLine) -> bool:
-            if line.ident == "systemd" and line.about in units and line.message.startswith(UNREMARKABLE):
-                return True  # that it starts and stops is what is looked at
-            return line.who in units or line.ident in units if units else bool(detect([line.message]))
-
-        others.own = own
-        return around(others, begin_us, end_us, span, messages=messages, level=level)
+        units = {str(unit) for name in ("steps", "decode") for unit in self.heads(name)["unit"].dropna()}
+        span = (self.coverage.first_us or begin_us, self.coverage.last_us or end_us)
+        return around_server(self._others, units, begin_us, end_us, span, messages=messages, level=level, large=large)
 
     def write(self, path: PathLike, table: str | None = None, *, force: bool = False) -> Path:
         """Write all tables into a folder, or one table into a file; ``read`` reads both back.

@@ -5,6 +5,6 @@ It stands beside what happened to the server; that it is because of it, no line 
 
 from __future__ import annotations
 
-from ddtree_metrics.beside.surroundings import Around, Burst, SignalSeen, around, as_frame, said_of
+from ddtree_metrics.beside.surroundings import Around, Burst, SignalSeen, around_server, as_frame, said_of
 
-__all__ = ["Around", "Burst", "SignalSeen", "around", "as_frame", "said_of"]
+__all__ = ["Around", "Burst", "SignalSeen", "around_server", "as_frame", "said_of"]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ddtree_metrics.beside.rate_ratios import holm, rate_ratio
 from ddtree_metrics.beside.signals import signal_of
+from ddtree_metrics.dialects import detect
 from ddtree_metrics.dialects.secrets import redact
-from ddtree_metrics.sources.other_lines import OtherLine
+from ddtree_metrics.sources.other_lines import LinesOfOthers, OtherLine
 from ddtree_metrics.validation import printable
 
 if TYPE_CHECKING:
@@ -96,6 +97,51 @@ class Around:
 
 
 Read = Callable[[int, int], Iterable[OtherLine]]
+
+ALONE = "these lines are of the server alone: a journal, or journalctl -o export of it, has those of others"
+
+LONG_DUMP = 64 << 20
+"""A saved journal of more bytes is not read once more unless somebody asks what else it says."""
+
+UNREMARKABLE = ("Starting ", "Started ", "Stopping ", "Stopped ")
+"""What systemd says of the server itself, whose starts are what is looked at."""
+
+
+def around_server(
+    others: LinesOfOthers | None,
+    units: Collection[str],
+    begin_us: int,
+    end_us: int,
+    log: tuple[int, int],
+    *,
+    messages: bool = False,
+    level: float = 0.9,
+    large: bool = False,
+) -> Around:
+    """Look at what others than a server wrote between two times; parameters as of ``around``.
+
+    Parameters
+    ----------
+    others : LinesOfOthers or None
+        What reads their lines, where the server's come from a journal.
+    units : collection of str
+        The server's units; where there are none its lines are told by what they say.
+    large : bool
+        Whether a long dump is read once more.
+    """
+    if others is None or not others.any:
+        return Around(begin_us, end_us, unknown=(ALONE,))
+    if not large and others.size > LONG_DUMP:
+        return Around(begin_us, end_us, unknown=("the saved journal is long, and would be read once more: log.beside(time) does it",))
+    names = {*units, *(unit.removesuffix(".service") for unit in units)}
+
+    def own(line: OtherLine) -> bool:
+        if line.ident == "systemd" and line.about in names and line.message.startswith(UNREMARKABLE):
+            return True
+        return line.who in names or line.ident in names if names else bool(detect([line.message]))
+
+    others.own = own
+    return around(others, begin_us, end_us, log, messages=messages, level=level)
 
 
 def around(
