@@ -304,3 +304,14 @@ def test_of_a_broken_line_only_what_is_known_is_shown() -> None:
     parser.feed(batch([line]))
     ((_, text),) = next(iter(parser.broken.examples.values()))
     assert text == "[2026-02-01 10:00:00 TP0] DDTREE metrics: bs=1,024 commit_lens=[x] … note=once mood='so …"
+
+
+def test_a_run_of_short_parts_with_a_sign_of_base64_is_looked_at_in_every_line() -> None:
+    import re
+
+    from ddtree_metrics.dialects.secrets import DOUBTFUL
+
+    # no part has twelve letters and digits; together they look random
+    for text in ("n/a top_cpu_1e9pu_ms=", "a x7q_9Zk+3Vw/8Tt+2Lp b"):
+        assert clean_value(text) != text
+        assert re.search(DOUBTFUL, text)

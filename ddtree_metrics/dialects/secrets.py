@@ -71,7 +71,7 @@ SHAPED = (
     rf"[ =]|\b(?:bearer|basic)\s)|{_SIGNED}|(?:^|[^A-Za-z0-9])(?:" + "|".join(_SHAPES) + ")"
 )
 """A pattern for RE2 that finds what is a secret by its shape, and some more."""
-DOUBTFUL = SHAPED + "|://|[A-Za-z0-9]{12,}"
+DOUBTFUL = SHAPED + r"|://|[A-Za-z0-9]{12,}|[A-Za-z0-9+/_~-]{12,}=|[A-Za-z0-9/_~-]\+|\+[A-Za-z0-9/_~-]"
 """A pattern for RE2 that finds every text which ``clean_value`` may change, and some more."""
 
 _WORD = (
