@@ -53,7 +53,7 @@ def _stretch(one: Around) -> Html:
     return tag(
         "div",
         tag("h3", short_span(format_us(one.begin_us), format_us(one.end_us))) if one.lines else None,
-        table(head, [row[: len(head)] for row in shown], class_="cards") if shown else None,
+        table(head, [row[: len(head)] for row in shown], whole=(0, 1, 2), class_="cards") if shown else None,
         tag("p", under if one.lines else None, [f"{said}. " for said in one.unknown], class_="quiet"),
     )
 
