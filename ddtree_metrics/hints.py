@@ -59,9 +59,12 @@ def nothing_found(coverage: Coverage) -> tuple[str, str] | None:
 
 def other_server(coverage: Coverage) -> tuple[str, str] | None:
     """Say whose log it is, and what would make that server say more, where its dialect has a word for it."""
-    read = {d.name: coverage.dialects.get(d.name, 0) for d in DIALECTS}
-    most = max(DIALECTS, key=lambda d: read[d.name])
-    return (f"this is the log of {most.about}", most.more) if read[most.name] and most.more else None
+    # access lines, which many servers write in one way, are read as SGLang's: a line that only one of them writes tells more
+    told = [d for d in DIALECTS if d.more and coverage.dialects.get(d.name, 0)]
+    if not told:
+        return None
+    most = max(told, key=lambda d: coverage.dialects[d.name])
+    return f"this is the log of {most.about}", most.more
 
 
 def decode_instead(coverage: Coverage) -> str:

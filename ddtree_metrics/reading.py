@@ -232,9 +232,9 @@ class Reading:
         for name, batch in tables.items():
             times = pc.min_max(batch.column("time").cast(pa.int64()))
             self.coverage.saw(name, batch.num_rows, times["min"].as_py(), times["max"].as_py())
+            for kind in batch.column("dialect").drop_null().value_counts().to_pylist():
+                self.coverage.dialects[kind["values"]] = self.coverage.dialects.get(kind["values"], 0) + kind["counts"]
             if name != "events":
-                for kind in batch.column("dialect").value_counts().to_pylist():
-                    self.coverage.dialects[kind["values"]] = self.coverage.dialects.get(kind["values"], 0) + kind["counts"]
                 kinds = batch.column("time_from").value_counts()
                 self._local_times += sum(kind["counts"] for kind in kinds.to_pylist() if (kind["values"] or "").endswith("-local"))
                 flags = batch.column("time_flag")

@@ -305,3 +305,17 @@ def test_why_a_request_stands_out_is_never_cut() -> None:
     done = run("requests", A, "--slowest", "3", columns=60)
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert "as all of its server start" in " ".join(done.stdout.split())
+
+
+def test_a_server_of_another_engine_that_says_little_is_named_with_the_switch_that_makes_it_say_more(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text(
+        "INFO 06-06 14:20:30 [api_server.py:1289] vLLM API server version 0.9.1\n"
+        'INFO:     127.0.0.1:51234 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+    )
+    done = run("diagnose", log)
+    assert done.exit_code == 3
+    said = " ".join(done.stdout.split())
+    assert "this is the log of vLLM" in said
+    assert "--enable-logging-iteration-details" in said
+    assert "--speculative-ddtree-debug-metrics" not in said

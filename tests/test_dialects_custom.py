@@ -52,6 +52,9 @@ def changed(tmp_path: Path, old: str, new: str) -> Path:
         ('budget = "tree"', "budget = 3", r"mine\.toml: lines\[1\]\.fields\.budget: must be a key of the line, or a list of keys"),
         ('budget = "tree"', 'budget = "n"', r"mine\.toml: lines\[1\]\.fields\.budget: the key 'n' fills two columns"),
         ('marker = "TREE step"', "", r"mine\.toml: lines\[1\]\.marker: is missing"),
+        ("decimals = 2", "decimals = 0x7fffffffffffffff", r"lines\[1\]\.decimals: is 9223372036854775807; a float is printed with 0 to 17"),
+        ("decimals = 2", "decimals = -1", r"lines\[1\]\.decimals: is -1; a float is printed with 0 to 17 decimals"),
+        ("decimals = 2", "decimals = 18", r"lines\[1\]\.decimals: is 18; a float is printed with 0 to 17 decimals"),
         ("decimals = 2", "decimals = true", r"mine\.toml: lines\[1\]\.decimals: is True; give it a whole number"),
         (
             "budget = 16, nodes",

@@ -26,6 +26,8 @@ _LINE_KEYS = {
 }  # fmt: skip
 _TOP_KEYS = {"name", "about", "lines", "counts"}
 _COUNT_KEYS = {"nodes_include_root", "commit_includes_bonus", "accepted_include_root"}
+MOST_DECIMALS = 17
+"""A float has no more digits that mean something."""
 _STEP_LISTS = ("nodes", "accepted_drafts", "commit_lens", "request_ids", "context_lens")
 
 
@@ -143,6 +145,9 @@ def _line(file: _File, table: Any, at: str) -> Line:
         file.of(table, "pattern", str, at)
         if not pattern.startswith("^"):
             raise file.wrong(f"{at}pattern", "must begin with ^, at the marker")
+    decimals = file.of(table, "decimals", int, at, 0) if "decimals" in table else 0
+    if not 0 <= decimals <= MOST_DECIMALS:
+        raise file.wrong(f"{at}decimals", f"is {decimals}; a float is printed with 0 to {MOST_DECIMALS} decimals")
     steps = name == "steps"
     const = file.of(table, "const", dict, at, {})
     for key in const:
@@ -163,7 +168,7 @@ def _line(file: _File, table: Any, at: str) -> Line:
         length=column(file.of(table, "length", str, at), f"{at}length") if "length" in table else ("batch_size" if steps else None),
         const={**({"steps": 1} if steps else {}), **const},
         pattern=pattern,
-        decimals=file.of(table, "decimals", int, at, 0) if "decimals" in table else 0,
+        decimals=decimals,
         samples=tuple(_sample(file, s, f"{at}samples[{n}].", known) for n, s in enumerate(file.of(table, "samples", list, at), 1)),
     )
 

@@ -18,7 +18,7 @@ from ddtree_metrics.dialects.secrets import clean_value
 from ddtree_metrics.dialects.sglang_start import safe_args, scan_items
 from ddtree_metrics.dialects.stamps import STAMP, Head
 from ddtree_metrics.dialects.window_fields import drafts_in, pairs_of, share_of
-from ddtree_metrics.records import DecodeBatch, PrefillBatch, ServerStart, TreeStep
+from ddtree_metrics.records import DecodeBatch, Event, PrefillBatch, ServerStart, TreeStep
 
 _A = re.A
 _HEAD = re.compile(
@@ -169,6 +169,16 @@ def read_args(body: str) -> dict[str, Any] | None:
         if text is not None and re.fullmatch(r"\d{1,9}", text, _A):
             made[column] = int(text)
     return made
+
+
+_VERSION = re.compile(r"(?:vLLM API server version |Initializing an? (?:V1 )?LLM engine \(v)(?P<version>\d[\w.+]{0,40})", _A)
+
+
+def read_version(body: str) -> dict[str, Any] | None:
+    """Read which release starts: the one line that every server prints, however little it says of its work."""
+    rest, said = _head(body)
+    found = _VERSION.match(rest)
+    return None if found is None else {**said, "kind": "notice", "detail": f"vLLM {found['version']} starts"}
 
 
 _API = "(APIServer pid=27238) INFO 11-30 08:30:48 [loggers.py:335] "
@@ -348,10 +358,26 @@ ARGS = Line(
     ),
 )  # fmt: skip
 
+VERSION = Line(
+    Event,
+    marker="vLLM API server version ",
+    also=("Initializing a V1 LLM engine (v", "Initializing an LLM engine (v"),
+    anywhere=True,
+    reader=read_version,
+    samples=(
+        Sample("INFO 06-06 14:20:30 [api_server.py:1289] vLLM API server version 0.9.1", {"kind": "notice", "detail": "vLLM 0.9.1 starts"}),
+        Sample(
+            "(EngineCore pid=27295) INFO 11-30 08:30:33 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m'",
+            {"kind": "notice", "detail": "vLLM 0.32.0 starts", "pid": 27295},
+        ),
+        Sample("which vLLM API server version 0.9.1 is meant?"),
+    ),
+)
+
 VLLM = Dialect(
     name="vllm",
     about="vLLM: windows of some seconds, not steps",
     more="--enable-logging-iteration-details prints the time of every step, --per-request-spec-decode-metrics puts "
     "acceptance into the answers",
-    lines=(WINDOW, DRAFTS, ITERATION, PREFILL, ARGS),
+    lines=(WINDOW, DRAFTS, ITERATION, PREFILL, ARGS, VERSION),
 )
